@@ -39,6 +39,7 @@ from .cpp_text import (
 )
 from .request import LICENCE, ExportError, ExportRequest, without_rules
 from .specialisations import Specialisation, specialisations
+from .terms import wrapped
 
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
 COMPILE = "nvcc -std=c++17 -O3 -ftz=true -arch=sm_{arch} -c {file}"
@@ -305,9 +306,8 @@ def _declaration(opening: str, parameters: list[str]) -> str:
 
 
 def _wrapped(line: str, indent: int) -> str:
-    """Return a statement in lines of limited width, indented below its opening brace."""
-    hanging = " " * (indent + line.find("{") + 1)
-    return textwrap.fill(line, 100, initial_indent=" " * indent, subsequent_indent=hanging)
+    """Return a statement in lines of limited width, aligned after its opening brace."""
+    return "\n".join(wrapped(line, indent, line.find("{") + 1))
 
 
 def _listed(entries: Iterable[tuple[str, str]]) -> str:

@@ -8,7 +8,6 @@ that may be 0 is written `divisor(...)`, which rejects the matrix if it is.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from ..catalogue.registry import split_trial
 from ..run.bound import Kernel
 from .request import ExportError
 from .specialisations import file_of
-from .terms import AND, ATOM, Term, TextDomain
+from .terms import AND, ATOM, Term, TextDomain, wrapped
 
 DIVISOR = """\
 bool sound = true;  // until something is divided by zero, which rejects the matrix
@@ -249,16 +248,10 @@ def _declarations(inputs: set[str], aligned: str = "") -> list[str]:
 
 
 def _function(name: str, lines: Sequence[str]) -> str:
-    body = "".join(f"{_wrapped(line)}\n" if line else "\n" for line in lines)
-    return f"constexpr Plan {name}(const Matrix& matrix, const Gpu& gpu)\n{{\n{body}}}\n"
-
-
-def _wrapped(line: str) -> str:
-    """Return a statement in lines of up to 100 columns, indented."""
-    indent = re.match(" *", line)[0] + "    "
-    if line.lstrip().startswith("//"):
-        return f"    {line}"
-    return textwrap.fill(
-        line.strip(), 100, initial_indent=indent, subsequent_indent=f"{indent}    ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    body = []
+    for line in lines:
+        indent = 4 + len(line) - len(line.lstrip())
+        comment = line.startswith("//")
+        body += [f"    {line}"] if comment else wrapped(line.strip(), indent) or [""]
+    body = "\n".join(body)
+    return f"constexpr Plan {name}(const Matrix& matrix, const Gpu& gpu)\n{{\n{body}\n}}\n"

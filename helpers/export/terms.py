@@ -6,6 +6,7 @@ exported for one dtype or with fixed features contains only what depends on the 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from ..catalogue.expressions import (
     Names,
 )
 
+WIDTH = 100  # columns of a line of code
 OR, AND, COMPARE, SUM, PRODUCT, ATOM = range(6)  # precedences, lowest first
 
 
@@ -115,3 +117,16 @@ class TextDomain:
         word = self.conjunction if conjunction else self.disjunction
         text = f" {word} ".join(term.within(COMPARE) for term in terms)
         return Term(text, AND if conjunction else OR, 0)
+
+
+def wrapped(text: str, indent: int, hanging: int = 4) -> list[str]:
+    """Return code in lines of up to `WIDTH` columns. The first is indented by `indent` columns, the
+    others by `hanging` more."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hanging),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
