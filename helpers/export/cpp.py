@@ -25,17 +25,17 @@ from .cpp_text import (
     AXIS,
     CALL,
     ERRORS,
+    GET_WORKSPACE,
     HEAD,
     INPLACE,
     LAUNCH,
-    LENDER,
     LOOK,
     PLAN,
     SPECIALISATIONS,
-    TAKE,
     WORKSPACE,
+    WORKSPACE_ACCESS,
+    WORKSPACE_CLASS,
     WORKSPACE_ERRORS,
-    ZEROS,
 )
 from .request import LICENCE, ExportError, ExportRequest, without_rules
 from .specialisations import Specialisation, specialisations
@@ -76,7 +76,9 @@ class _CppFile:
         self.call = CppCall(self.kernels, request.dtypes, request.strided)
 
     def text(self) -> str:
-        declared = (ZEROS if self.call.workspace else "") + "\n".join(self.declared) + "\n"
+        declared = (
+            (WORKSPACE_CLASS if self.call.workspace else "") + "\n".join(self.declared) + "\n"
+        )
         parts = [
             self._head(),
             "#ifndef SOFTMAX_WORKLOG_TEXT  // else this file, or one like it, includes itself",
@@ -272,9 +274,9 @@ class _CppFile:
             arrays="\n".join(_wrapped(line, 12) for line in call.array_lines()),
             taken="\n".join(_wrapped(line, 4) for line in taken),
             list=own,
-            lender=self._filled(LENDER) * workspace,
+            access=self._filled(WORKSPACE_ACCESS) * workspace,
             zeros=f"{self.request.name}_zeros& zeros, " * workspace,
-            take=TAKE * workspace,
+            get_workspace=GET_WORKSPACE * workspace,
         )
         calls = [
             self._filled(

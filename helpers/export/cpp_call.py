@@ -206,9 +206,9 @@ class CppCall:
         names = (
             {False: "plain", True: "strided"} if len(lists) > 1 else dict.fromkeys(lists, "taken")
         )
-        for apart, kernel in sorted(lists.items()):
+        for strided, kernel in sorted(lists.items()):
             places = [self._place(name) for name in _declared(kernel, self.workspace)]
-            lines.append(f"void* {names[apart]}[] = {{{', '.join(places)}}};")
+            lines.append(f"void* {names[strided]}[] = {{{', '.join(places)}}};")
         return lines, "plan.strided ? strided : plain" if len(lists) > 1 else "taken"
 
     def _locals(self, kernels) -> list[str]:

@@ -183,8 +183,8 @@ constexpr int index_of(const Plan& plan, Dtype dtype)
 }
 """
 
-ZEROS = """\
-namespace ${name}_parts { struct Lender; }
+WORKSPACE_CLASS = """\
+namespace ${name}_parts { struct WorkspaceAccess; }
 
 // A workspace: GPU memory for the calls on one stream.
 class ${name}_zeros {
@@ -194,7 +194,7 @@ public:
     cudaError_t prepare(void* memory, size_t bytes, cudaStream_t stream);
 
 private:
-    friend struct ${name}_parts::Lender;
+    friend struct ${name}_parts::WorkspaceAccess;
     void* memory_ = nullptr;
     size_t bytes_ = 0;
     cudaStream_t stream_ = nullptr;
@@ -204,12 +204,12 @@ private:
 
 """
 
-LENDER = """\
-struct Lender {
+WORKSPACE_ACCESS = """\
+struct WorkspaceAccess {
     // Returns the memory of `zeros` if it is large enough and belongs to the stream. The id of a
     // stream must not be queried while it is captured.
-    static cudaError_t lend(const ${name}_zeros& zeros, const Plan& plan, int device,
-                            cudaStream_t stream, void** memory)
+    static cudaError_t get(const ${name}_zeros& zeros, const Plan& plan, int device,
+                           cudaStream_t stream, void** memory)
     {
         if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
             return cudaErrorInvalidValue;
@@ -228,10 +228,10 @@ struct Lender {
 
 """
 
-TAKE = """\
+GET_WORKSPACE = """\
         if (plan.workspace > 0)
             if (const cudaError_t error =
-                    Lender::lend(zeros, plan, current.number, stream, &workspace))
+                    WorkspaceAccess::get(zeros, plan, current.number, stream, &workspace))
                 return error;
 """
 
@@ -390,7 +390,7 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
     return cudaSuccess;
 }
 
-${lender}static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
+${access}static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
 {
     const bool empty = ${empty};
     if (empty && matrix.rows >= 0 && matrix.cols >= 0) return cudaSuccess;
@@ -415,7 +415,7 @@ ${arrays}
             if (const cudaError_t error = set_attributes(device, index, plan)) return error;
         if (plan.cooperative)
             if (const cudaError_t error = check_co_residency(device, index, plan)) return error;
-${take}    }
+${get_workspace}    }
 
     cudaLaunchAttribute attributes[2] = {};
     unsigned count = 0;

@@ -110,7 +110,7 @@ class Planned(NamedTuple):
     names: Mapping[str, Interval]
 
 
-# What holds for every kernel, and keeps the products of headers within 64 bits.
+# Requirements of every kernel. They keep products in headers within 64 bits.
 EVERY_KERNEL = tuple(
     Requirement("", Expression(text))
     for text in (

@@ -198,8 +198,8 @@ def cross_entropy(
             for array, (name, shape) in zip(out, shapes.items(), strict=True):
                 _check_like(name, array, shape, ("float32",), x)
                 _check_contiguous(name, array)
-            _check_apart(loss, x, target, statistics)
-            _check_apart(statistics, x, target)
+            _check_no_overlap(loss, x, target, statistics)
+            _check_no_overlap(statistics, x, target)
         if x.size:
             given = {"loss": loss.data.ptr, "statistics": statistics.data.ptr} | options
             _run("cross_entropy", *arrays, {}, given)
@@ -237,7 +237,7 @@ def cross_entropy_backward(
             _check_like("out", out, x.shape, (x.dtype.name,), x)
             _check_contiguous("out", out)
             inplace = _extent(out) == _extent(x) and x.flags.c_contiguous
-            _check_apart(out, *given[inplace:])
+            _check_no_overlap(out, *given[inplace:])
         if x.size:
             names = {"statistics": arrays[2], "dloss": arrays[3], "dx": dx}
             numbers = {name: array.data.ptr for name, array in names.items()}
@@ -313,7 +313,7 @@ def _output(out, shape: tuple, dtype, arrays: list, given: tuple) -> cupy.ndarra
     _check_contiguous("out", out)
     if out.data.ptr % 16:
         raise ValueError("out must be aligned to 16 bytes")
-    _check_apart(out, *(array for array in given if array is not None))
+    _check_no_overlap(out, *(array for array in given if array is not None))
     return out
 
 
@@ -373,7 +373,7 @@ def _check_out(x: cupy.ndarray, out: cupy.ndarray, stride: Callable) -> None:
         raise ValueError(f"out must be on {x.device}, like x, not {out.device}")
     if stride(out) is None:
         raise ValueError(f"out must have contiguous rows, got strides {out.strides}")
-    _check_apart(out, x)
+    _check_no_overlap(out, x)
 
 
 def _check_contiguous(name: str, array: cupy.ndarray) -> None:
@@ -381,7 +381,7 @@ def _check_contiguous(name: str, array: cupy.ndarray) -> None:
         raise ValueError(f"{name} must be contiguous, got strides {array.strides}")
 
 
-def _check_apart(out: cupy.ndarray, *others: cupy.ndarray) -> None:
+def _check_no_overlap(out: cupy.ndarray, *others: cupy.ndarray) -> None:
     first = _extent(out)
     for low, high in map(_extent, others):
         if first[0] < high and low < first[1]:

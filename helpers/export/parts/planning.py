@@ -147,8 +147,8 @@ def _table(kernel: Kernel, m: dict, dtype: str) -> dict:
         table = kernel.table(**m)
     except ZeroDivisionError:  # the table may be meaningless for short rows
         raise Refused("its rules have no value for this shape") from None
-    takes = table["columns"] and all(0 <= table[name] <= MAX_INT for name in kernel.macros)
-    if not (takes and 1 <= table["block"] <= 1024 and 1 <= table["grid"] <= MAX_INT):
+    accepted = table["columns"] and all(0 <= table[name] <= MAX_INT for name in kernel.macros)
+    if not (accepted and 1 <= table["block"] <= 1024 and 1 <= table["grid"] <= MAX_INT):
         raise Refused(f"does not accept rows = {m['rows']}, cols = {m['cols']}")
     most = SHARED_KB[max(known for known in SHARED_KB if known <= m["capability"])] * 1024
     if not 0 <= table["shared_mem"] <= most:
