@@ -2,7 +2,8 @@
 
 The modules, lowest first:
 
-    expressions  C integer expressions in headers
+    expressions  C integer expressions, evaluated over any domain
+    rules        the rules of a header as a program of definitions and requirements
     plan         a parsed header: accepted problems, build options, launch
     header       the header parser: keys and Build table
     registry     the kernel files and their source

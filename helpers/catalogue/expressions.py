@@ -1,8 +1,9 @@
-"""C integer expressions in kernel headers: parsed once, evaluated for each shape.
+"""C integer expressions in kernel headers, and the one walk that evaluates them over any domain.
 
-Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions are supported. Expressions whose
-values differ between C and Python are rejected: a chained comparison, which in C compares a truth
-value; division of a negative number, which C rounds towards zero; a result that overflows 64 bits.
+Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions are supported. Expressions that C
+and Python read differently are rejected, such as a chained comparison, which in C compares a truth
+value. A `Domain` says what a value is: an integer (`Integers`), an interval for many problems at
+once, or text in C++ or Python (in `helpers.export`).
 """
 
 from __future__ import annotations
@@ -11,35 +12,42 @@ import ast
 import functools
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ..simt.words import counted
 
-# AST node -> (operator in C, function)
-OPERATORS = {
-    ast.Add: ("+", operator.add),
-    ast.Sub: ("-", operator.sub),
-    ast.Mult: ("*", operator.mul),
-    ast.Div: ("/", operator.floordiv),
-    ast.Mod: ("%", operator.mod),
-    ast.GtE: (">=", operator.ge),
-    ast.LtE: ("<=", operator.le),
-    ast.Gt: (">", operator.gt),
-    ast.Lt: ("<", operator.lt),
-    ast.Eq: ("==", operator.eq),
-    ast.NotEq: ("!=", operator.ne),
-}
-# name -> (number of arguments, function)
-FUNCTIONS = {
-    "min": (2, min),
-    "max": (2, max),
-    "ceil_div": (2, lambda number, by: -(-number // by)),
-    # The smallest power of two that is at least the number.
-    "power_of_two": (1, lambda number: 1 << max(number - 1, 0).bit_length()),
-}
-LIMIT = 2**63  # a C long long is below it
+Value = Any  # what a domain computes with
+Names = Mapping[str, Value]
+Evaluate = Callable[[Names, "Domain"], Value]
 
-Evaluate = Callable[[Mapping[str, int]], int]
+ARITIES = {"min": 2, "max": 2, "ceil_div": 2, "power_of_two": 1}
+LIMIT = 2**63  # a C long long is below it
+COMPARISONS = frozenset({">=", "<=", ">", "<", "==", "!="})
+DIVISIONS = frozenset({"/", "%", "ceil_div"})
+# The functions of expressions by their names in C; comparisons give 0 or 1.
+FUNCTIONS: dict[str, Callable[..., int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "%": operator.mod,
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "min": min,
+    "max": max,
+    "ceil_div": lambda number, by: -(-number // by),
+    # The smallest power of two that is at least the number.
+    "power_of_two": lambda number: 1 << max(number - 1, 0).bit_length(),
+}
+OPERATORS = {
+    **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%"},
+    **{ast.GtE: ">=", ast.LtE: "<=", ast.Gt: ">", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!="},
+}
 
 
 class ExpressionError(ValueError):
@@ -50,52 +58,81 @@ class DivisionByZero(ExpressionError):
     """An expression divides by zero for the given names."""
 
 
+class Rejected(ValueError):
+    """A problem does not meet a requirement of a header, or no case of a definition holds."""
+
+
+class Domain(Protocol):
+    """What the rules of a header are evaluated over."""
+
+    def number(self, number: int) -> Value:
+        """Return an integer as a value."""
+
+    def apply(self, function: str, *values: Value) -> Value:
+        """Apply one of `FUNCTIONS`."""
+
+    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> Value:
+        """Evaluate `&&` if `conjunction`, else `||`: each part if those before do not decide."""
+
+    def define(self, definition: Definition, names: Names) -> Value:
+        """Return the value of the first case whose condition holds or is None."""
+
+    def require(self, requirement: Requirement, names: Names) -> None:
+        """Reject the problem, or part of the problems, if a requirement is not met."""
+
+
 class Expression:
-    """A parsed expression. `names` are the names that it reads; `tree` is its Python syntax tree,
+    """A checked expression. `names` are the names that it reads; `tree` is its Python syntax tree,
     with C's `&&` and `||` as `and` and `or`."""
 
     def __init__(self, text: str):
         """Parse a text; raise `ExpressionError` if it is not C or has another meaning in C."""
         self.text = " ".join(text.split())
-        self.tree = _syntax_tree(self.text)
-        self.names = frozenset(_names(self.tree))
+        self.tree, self.names, self._evaluate = _parsed(self.text)
 
-    def value(self, names: Mapping[str, int]) -> int:
-        """Return the value; that of a comparison is 0 or 1.
+    def value(self, names: Names, domain: Domain | None = None) -> Value:
+        """Return the value over a domain, by default that of integers.
 
         Raises `ExpressionError` for an unknown name, division of a negative number and 64-bit
         overflow, and its subclass `DivisionByZero`.
         """
-        return _function(self.text)(names)
+        try:
+            return self._evaluate(names, domain or INTEGERS)
+        except ExpressionError as error:
+            raise type(error)(f"`{self.text}` {error}") from None
+        except KeyError as error:
+            (name,) = error.args
+            raise ExpressionError(
+                f"`{self.text}` reads {name}; there are {', '.join(names)}"
+            ) from None
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
 
 
 @functools.lru_cache(maxsize=4096)
-def _syntax_tree(text: str) -> ast.AST:
+def _parsed(text: str) -> tuple[ast.expr, frozenset[str], Evaluate]:
+    """Return the syntax tree of an expression, its names, and the function that evaluates it."""
     if "?" in text:
         raise ExpressionError(f"`{text}` has a `?`; write its cases as lines with `when`")
     if re.search(r"\b(if|else|and|or|not|in|is|lambda|True|False)\b|//|\*\*|#|\d_|\b0[oO]", text):
         raise ExpressionError(f"`{text}` is not written in C")
-    words = re.sub(r"&&", " and ", text)
-    words = re.sub(r"\|\|", " or ", words)
+    words = text.replace("&&", " and ").replace("||", " or ")
     try:
         tree = ast.parse(words.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         raise ExpressionError(f"`{text}` is not an expression") from None
-    _check(tree, text)
-    return tree
+    return tree, frozenset(_check(tree, text)), _walk(tree)
 
 
-def _check(node: ast.AST, text: str) -> None:
-    """Reject every syntax node that `_python` does not support."""
+def _check(node: ast.AST, text: str) -> set[str]:
+    """Return the names that a syntax tree reads; reject every node that has no meaning in C."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         if node.value >= LIMIT:
             raise ExpressionError(f"`{text}` does not fit 64 bits")
-        return
+        return set()
     if isinstance(node, ast.Name):
-        return
+        return {node.id}
     if isinstance(node, ast.Compare):
         if len(node.ops) > 1:
             raise ExpressionError(f"`{text}` has a chained comparison: write a < b && b < c")
@@ -107,85 +144,102 @@ def _check(node: ast.AST, text: str) -> None:
         parts, supported = node.values, True
     elif isinstance(node, ast.Call):
         name = getattr(node.func, "id", "")
-        if name not in FUNCTIONS:
+        if name not in ARITIES:
             raise ExpressionError(
-                f"`{text}` calls {name or 'something'}; there are {', '.join(FUNCTIONS)}"
+                f"`{text}` calls {name or 'something'}; there are {', '.join(ARITIES)}"
             )
-        arity, _ = FUNCTIONS[name]
-        if node.keywords or len(node.args) != arity:
-            raise ExpressionError(f"`{text}`: {name} takes {counted(arity, 'argument')}")
+        if node.keywords or len(node.args) != ARITIES[name]:
+            raise ExpressionError(f"`{text}`: {name} takes {counted(ARITIES[name], 'argument')}")
         parts, supported = node.args, True
     else:
         parts, supported = [], False
     if not supported:
         raise ExpressionError(f"`{text}` is not an expression over integers")
-    for part in parts:
-        _check(part, text)
+    return {name for part in parts for name in _check(part, text)}
 
 
-def _names(tree: ast.AST) -> set[str]:
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return {
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
-    }
+def _walk(node: ast.expr) -> Evaluate:
+    """Translate a syntax tree to a function, because headers are evaluated thousands of times."""
+    if isinstance(node, ast.Constant):
+        constant = node.value
+        return lambda names, domain: domain.number(constant)
+    if isinstance(node, ast.Name):
+        name = node.id
+        return lambda names, domain: names[name]
+    if isinstance(node, ast.BoolOp):
+        conjunction, parts = isinstance(node.op, ast.And), tuple(map(_walk, node.values))
+        return lambda names, domain: domain.logical(conjunction, parts, names)
+    if isinstance(node, ast.Call):
+        function, operands = node.func.id, node.args
+    elif isinstance(node, ast.Compare):
+        function, operands = OPERATORS[type(node.ops[0])], [node.left, *node.comparators]
+    else:
+        function, operands = OPERATORS[type(node.op)], [node.left, node.right]
+    if len(operands) == 1:
+        (only,) = map(_walk, operands)
+        return lambda names, domain: domain.apply(function, only(names, domain))
+    left, right = map(_walk, operands)
+    return lambda names, domain: domain.apply(function, left(names, domain), right(names, domain))
 
 
-@functools.lru_cache(maxsize=4096)
-def _function(text: str) -> Evaluate:
-    """Compile an expression to a Python function, because headers are evaluated many thousands of
-    times."""
+class Definition(NamedTuple):
+    """A name of the Build table or of the launch, with the value of the first case that holds."""
 
-    def fit(value: int) -> int:
+    name: str
+    cases: tuple[tuple[Expression, Expression | None], ...]  # (value, condition)
+    rule: str = "Build"  # the key of the header, or "block" or "grid"
+    where: str = ""  # file, line and key
+
+    @property
+    def is_macro(self) -> bool:
+        return self.name.isupper()
+
+
+class Requirement(NamedTuple):
+    """A condition that every accepted problem satisfies."""
+
+    rule: str  # the key of the header that states it, or "block", "block condition", "grid"
+    condition: Expression
+    name: str = ""  # the defined name that it limits
+
+
+class Integers:
+    """The domain of one problem. Results that C and Python compute differently are rejected:
+    division of a negative number, which C rounds towards zero, and overflow of 64 bits."""
+
+    def number(self, number: int) -> int:
+        return number
+
+    def apply(self, function: str, *values: int) -> int:
+        if function in COMPARISONS:
+            return int(FUNCTIONS[function](*values))
+        if function in DIVISIONS:
+            left, right = values
+            if right == 0:
+                raise DivisionByZero("divides by zero")
+            if left < 0 or right < 0:
+                raise ExpressionError(f"divides {left} by {right}: C rounds that towards zero")
+        value = FUNCTIONS[function](*values)
         if not -LIMIT <= value < LIMIT:
-            raise ExpressionError(f"`{text}` does not fit 64 bits")
+            raise ExpressionError("does not fit 64 bits")
         return value
 
-    def checked(left: int, right: int) -> tuple[int, int]:
-        _check_division(left, right, text)
-        return left, right
+    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> int:
+        for part in parts:
+            if (part(names, self) != 0) is not conjunction:
+                return int(not conjunction)
+        return int(conjunction)
 
-    functions = {name: function for name, (_, function) in FUNCTIONS.items()}
-    functions |= {"fit": fit, "checked": checked}
-    functions |= {function.__name__: function for _, function in OPERATORS.values()}
-    evaluate = eval(f"lambda names: {_python(_syntax_tree(text))}", functions)
+    def define(self, definition: Definition, names: Names) -> int:
+        for value, condition in definition.cases:
+            if condition is None or condition.value(names):
+                return value.value(names)
+        raise Rejected(f"no case of {definition.name} holds")
 
-    def value(names: Mapping[str, int]) -> int:
-        try:
-            return evaluate(names)
-        except KeyError as error:
-            (name,) = error.args
-            known = ", ".join(names)
-            raise ExpressionError(f"`{text}` reads {name}; there are {known}") from None
-
-    return value
+    def require(self, requirement: Requirement, names: Names) -> None:
+        if not requirement.condition.value(names):
+            given = ", ".join(f"{name} = {names[name]}" for name in ("rows", "cols"))
+            raise Rejected(f"requires {requirement.condition.text}, got {given}")
 
 
-def _python(node: ast.AST) -> str:
-    """Translate an expression to Python source that checks each step for differences from C. Names
-    are looked up in a mapping `names`."""
-    if isinstance(node, ast.Constant):
-        return repr(node.value)
-    if isinstance(node, ast.Name):
-        return f"names[{node.id!r}]"
-    if isinstance(node, ast.BoolOp):
-        word = " and " if isinstance(node.op, ast.And) else " or "
-        return f"int(bool({word.join(map(_python, node.values))}))"
-    if isinstance(node, ast.Compare):
-        sign, _ = OPERATORS[type(node.ops[0])]
-        return f"int({_python(node.left)} {sign} {_python(node.comparators[0])})"
-    if isinstance(node, ast.Call):
-        sources = ", ".join(map(_python, node.args))
-        divides = node.func.id == "ceil_div"
-        return f"fit({node.func.id}({f'*checked({sources})' if divides else sources}))"
-    sign, function = OPERATORS[type(node.op)]
-    left, right = _python(node.left), _python(node.right)
-    if isinstance(node.op, ast.Div | ast.Mod):
-        return f"fit({function.__name__}(*checked({left}, {right})))"
-    return f"fit({left} {sign} {right})"
-
-
-def _check_division(left: int, right: int, text: str) -> None:
-    if right == 0:
-        raise DivisionByZero(f"`{text}` divides by zero")
-    if left < 0 or right < 0:
-        raise ExpressionError(f"`{text}` divides {left} by {right}: C rounds that towards zero")
+INTEGERS = Integers()

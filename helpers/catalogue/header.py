@@ -45,8 +45,8 @@ from ..base.arguments import checked
 from ..problem.operations import Operation, parse_computes
 from ..simt import citing
 from ..simt.cuda_text import strip_comments
-from .expressions import Expression, ExpressionError
-from .plan import AXIS_INPUTS, DTYPE_OPTIONS, INPUTS, BuildValue, Header, HeaderError, option_name
+from .expressions import Definition, Expression, ExpressionError
+from .plan import AXIS_INPUTS, DTYPE_OPTIONS, INPUTS, Header, HeaderError, option_name
 
 KEYS = (
     "Idea",
@@ -100,7 +100,7 @@ def _header(
     code: str, options: tuple[str, ...], changes: tuple[tuple[str, int], ...]
 ) -> Header | None:
     file, fields = _fields(code)
-    if len(set(fields) & set(KEYS)) < 3:  # three keys make it a header, perhaps with a typo
+    if len(set(fields) & set(KEYS)) < 3:  # three fields make it a header, perhaps with a typo
         return None
     if tuple(fields) != tuple(key for key in KEYS if key in fields or key not in OPTIONAL_KEYS):
         missing = ", ".join(key for key in KEYS if key not in {*fields, *OPTIONAL_KEYS}) or "none"
@@ -244,7 +244,7 @@ def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
         if name.isupper() and name not in used:
             raise HeaderError(f"{where}: the code does not use it; write it in lower case")
         where = f"{file}:{line}: Build"
-        build.append(BuildValue(name, tuple(_cases(file, name, cases, known)), where))
+        build.append(Definition(name, tuple(_cases(file, name, cases, known)), where=where))
         known.add(name)
     return tuple(build)
 

@@ -16,17 +16,27 @@ from ..base.gpu import H200, Gpu
 from ..problem.operations import SOFTMAX, Operation
 from ..problem.problem import MAX_INT, Problem, integer
 from ..simt import ShownShort
-from .expressions import DivisionByZero, Expression, ExpressionError
+from .expressions import (
+    INTEGERS,
+    Definition,
+    DivisionByZero,
+    Expression,
+    ExpressionError,
+    Rejected,
+    Requirement,
+)
+from .rules import MAX_BLOCK, MIN_CLUSTER_CAPABILITY, Program, program
 
 # A file is compiled for the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 INPUTS = ("rows", "cols", "size", "row", "sms", "l2", "capability", "x_stride", "y_stride")
 AXIS_INPUTS = ("outer", "dim", "inner")  # additional inputs if the operation has these sizes
-MIN_CLUSTER_CAPABILITY = 90  # first compute capability with clusters and programmatic launches
-
-# CUDA's limits (programming guide, technical specifications per compute capability).
-MAX_GRID = 2**31 - 1
-MAX_BLOCK = 1024
+LIMITS = {  # of CUDA, by rule
+    "block": f"1 to {MAX_BLOCK}",
+    "grid": f"1 to {MAX_INT}",
+    "Shared": "0 to {maxShared}",
+    "Workspace": "at least 1",
+}
 
 
 class HeaderError(ShownShort, ValueError):
@@ -81,32 +91,12 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class BuildValue:
-    """One name of the Build table, whose value is given by the first case whose condition holds."""
-
-    name: str
-    cases: tuple[tuple[Expression, Expression | None], ...]  # (value, when)
-    where: str  # file, line and key
-
-    @property
-    def is_macro(self) -> bool:
-        return self.name.isupper()
-
-    def value(self, names: Mapping[str, int]) -> int | None:
-        """Evaluate the first case that holds; None if none does."""
-        for value, when in self.cases:
-            if when is None or when.value(names):
-                return value.value(names)
-        return None
-
-
-@dataclass(frozen=True)
 class Header:
     """The contract at the top of a kernel file, as parsed by `header`."""
 
     file: str  # the name in the source's #line directive
     fields: Mapping[str, str]
-    build: tuple[BuildValue, ...]
+    build: tuple[Definition, ...]
     numbers: Mapping[str, int]  # integer macros of the source, with overrides applied
     options: tuple[str, ...]  # compiler options
     fixed: Mapping[str, int]  # names of the Build table whose value is overridden
@@ -130,7 +120,7 @@ class Header:
         return {name: known[name] for name in self.operation.features if name in known}
 
     @cached_property
-    def built_features(self) -> tuple[BuildValue, ...]:
+    def built_features(self) -> tuple[Definition, ...]:
         """The features in the Build table, whose values are plain numbers."""
         return tuple(entry for entry in self.build if entry.name in self.operation.features)
 
@@ -187,48 +177,12 @@ class Header:
 
     def why_not(self, problem: Problem, gpu: Gpu = H200) -> str:
         """Return why the kernel does not accept a problem on a GPU; "" if it does."""
-        result = self._plan_or_reason(problem, gpu)
-        return result if isinstance(result, str) else ""
+        result = self._plan_or_error(problem, gpu)
+        return "" if isinstance(result, Plan) else str(result)
 
     def accepts(self, problem: Problem, gpu: Gpu = H200) -> bool:
         """Return whether the kernel accepts a problem on a GPU."""
         return not self.why_not(problem, gpu)
-
-    def _plan_or_reason(self, problem: Problem, gpu: Gpu) -> tuple[Plan, Mapping[str, int]] | str:
-        """Return the plan for the header's block size and the names used, or why there is none."""
-        rows, cols, inner = problem.rows, problem.cols, problem.inner
-        if np.dtype(problem.dtype) not in self.dtypes:
-            return f"the kernel takes {self.fields['Dtype']}, not {problem.dtype}"
-        if gpu.capability < self.arch:
-            return f"{self.file} needs {self.fields['Arch']}, the GPU is sm_{gpu.capability}"
-        refused = (
-            f"the kernel cannot take rows = {rows}, cols = {cols}; its header says "
-            f"rows >= 1, {self.fields['Columns']}"
-        )
-        if inner != 1 and "inner" not in self.operation.sizes:
-            return f"{self.file} takes rows whose columns follow each other: inner = 1, not {inner}"
-        if not (self.strided or problem.contiguous):
-            return (
-                f"{self.file} takes rows that follow each other: x_stride = y_stride = cols = "
-                f"{cols}, not {problem.strides[0]} and {problem.strides[1]}"
-            )
-        try:
-            names = self.names(problem, gpu)
-            if names and "Features" in self.rules and not self._value("Features", names, None):
-                return self._not_built()
-            if names is None:
-                return f"{refused}; no case of its Build table holds"
-            if not self._value("Columns", names, None):
-                return refused
-            return self._plan(names, problem.dtype, None, gpu), names
-        except HeaderError as error:
-            return str(error)
-        except DivisionByZero:  # the Build table may be meaningless for short rows
-            return refused
-
-    def _not_built(self) -> str:
-        features = ", ".join(f"{name} = {value}" for name, value in self.features.items())
-        return f"{self.file} does not build {features}; its header says {self.fields['Features']}"
 
     def plan(self, problem: Problem, gpu: Gpu = H200, block: int | None = None) -> Plan:
         """Return how to compile and launch the kernel for a problem on a GPU.
@@ -238,45 +192,66 @@ class Header:
         size that is not an integer.
         """
         block = None if block is None else integer("block", block)
-        result = self._plan_or_reason(problem, gpu)
-        if isinstance(result, str):
-            raise ValueError(result)
-        plan, names = result
-        return plan if block is None else self._plan(names, problem.dtype, block, gpu)
+        result = self._plan_or_error(problem, gpu)
+        if not isinstance(result, Plan):
+            raise ValueError(str(result))
+        if block is not None:
+            result = self._plan_or_error(problem, gpu, block)
+        if not isinstance(result, Plan):
+            raise result
+        return result
 
-    def _plan(
-        self, names: Mapping[str, int], dtype: str | np.dtype, block: int | None, gpu: Gpu
-    ) -> Plan:
-        names = dict(names)
+    def program(self, block: int | None = None, any_start: bool = False) -> Program:
+        """Return the rules of the header as a program, whose block size may be overridden. With
+        `any_start`, LATE is 1 where x and y are aligned differently."""
+        return program(
+            self.build,
+            self.rules,
+            self.numbers,
+            self.fixed if block is None else {**self.fixed, "block": block},
+            arch=self.arch,
+            strided=self.strided,
+            axis="inner" in self.operation.sizes,
+            any_start=any_start,
+        )
+
+    @cached_property
+    def _program(self) -> Program:
+        return self.program()
+
+    def _plan_or_error(
+        self, problem: Problem, gpu: Gpu, block: int | None = None
+    ) -> Plan | ValueError:
+        """Return the plan, or why there is none: a `HeaderError` if the header is at fault."""
+        if np.dtype(problem.dtype) not in self.dtypes:
+            return ValueError(f"the kernel takes {self.fields['Dtype']}, not {problem.dtype}")
+        names = inputs(problem, gpu)
+        names |= {
+            "isContiguous": int(problem.contiguous),
+            "isAligned": 1,
+            "maxShared": gpu.max_shared,
+        }
+        rules = self._program if block is None else self.program(block)
+        try:
+            rules.evaluate(names, INTEGERS)
+        except Rejected as error:
+            return self._rejected(error.step, names, problem, block)
+        except ExpressionError as error:
+            return self._invalid(error, names, problem)
         macros = {name: names[name] for name in self.macros}
-        if gpu.capability < MIN_CLUSTER_CAPABILITY:
-            for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
-                if macros.get(name, 0) > most:
-                    raise HeaderError(
-                        f"{self.file}: {name} = {macros[name]} needs "
-                        f"sm_{MIN_CLUSTER_CAPABILITY}, the GPU is sm_{gpu.capability}"
-                    )
-        names["block"] = block if block is not None else self._value("block", names, MAX_BLOCK, 1)
-        if not 1 <= names["block"] <= MAX_BLOCK:
-            raise ValueError(f"block = {names['block']} is not 1 to {MAX_BLOCK}")
-        condition = self.rules.get("block condition")
-        if condition and not self._value("block condition", names, None):
-            raise ValueError(
-                f"block = {names['block']} is not what the header asks: {condition.text}"
-            )
         build_options = [f"-D{name}={value}" for name, value in macros.items()]
-        if np.dtype(dtype) != self.dtypes[0]:
-            build_options.append(DTYPE_OPTIONS[np.dtype(dtype).name])
+        if np.dtype(problem.dtype) != self.dtypes[0]:
+            build_options.append(DTYPE_OPTIONS[np.dtype(problem.dtype).name])
         other_options = [
             option
             for option in self.options
             if option_name(option) not in macros and option not in DTYPE_OPTIONS.values()
         ]
         return Plan(
-            self._value("grid", names, MAX_GRID, 1),
+            names["grid"],
             names["block"],
-            self._value("Shared", names, gpu.max_shared),
-            self._value("Workspace", names, None, 1) if "Workspace" in self.rules else 0,
+            names["shared_mem"],
+            names.get("workspace", 0),
             self.cooperative,
             (*build_options, *other_options),
             macros,
@@ -284,47 +259,77 @@ class Header:
             self.arch,
         )
 
-    def _value(self, rule: str, names: Mapping[str, int], most: int | None, least: int = 0) -> int:
-        """Evaluate a rule; raise `HeaderError` if it has no value or exceeds CUDA's limits."""
-        expression = self.rules[rule]
-        where = f"{self.file}:{self.lines[rule if rule in self.lines else 'Launch']}: {rule}"
-        shape = f"rows = {names['rows']}, cols = {names['cols']}"
-        try:
-            value = expression.value(names)
-        except DivisionByZero:
-            if rule in ("Columns", "Features"):
-                raise
-            raise HeaderError(f"{where}: `{expression.text}` divides by zero at {shape}") from None
-        except ExpressionError as error:
-            raise HeaderError(f"{where}: {error} at {shape}") from None
-        if value < least or most is not None and value > most:
-            limits = f"{least} to {most}" if most is not None else f"at least {least}"
-            raise HeaderError(
-                f"{where}: `{expression.text}` is {value} at {shape}; CUDA allows {limits}"
+    def _rejected(
+        self,
+        step: Definition | Requirement,
+        names: Mapping[str, int],
+        problem: Problem,
+        block: int | None,
+    ) -> ValueError:
+        """Return why a problem is rejected by a step of the program."""
+        value, capability = names.get(step.name), names["capability"]
+        if step.rule == "Arch":
+            return ValueError(
+                f"{self.file} needs {self.fields['Arch']}, the GPU is sm_{capability}"
             )
-        return value
+        if step.rule == "Axis":
+            return ValueError(
+                f"{self.file} takes rows whose columns follow each other: inner = 1, "
+                f"not {problem.inner}"
+            )
+        if step.rule == "Strides":
+            return ValueError(
+                f"{self.file} takes rows that follow each other: x_stride = y_stride = cols = "
+                f"{problem.cols}, not {problem.strides[0]} and {problem.strides[1]}"
+            )
+        if step.rule == "Features":
+            features = ", ".join(f"{name} = {value}" for name, value in self.features.items())
+            return ValueError(
+                f"{self.file} does not build {features}; its header says {self.fields['Features']}"
+            )
+        if step.rule == "Columns":
+            return self._not_accepted(problem)
+        if step.rule == "Build" and isinstance(step, Definition):
+            return self._not_accepted(problem, "; no case of its Build table holds")
+        if step.rule == "Build":
+            where = next(entry.where for entry in self.build if entry.name == step.name)
+            return HeaderError(f"{where}: {step.name} = {value} is no macro")
+        if step.rule == "Cluster":
+            return HeaderError(
+                f"{self.file}: {step.name} = {value} needs sm_{MIN_CLUSTER_CAPABILITY}, "
+                f"the GPU is sm_{capability}"
+            )
+        if step.rule == "block condition":
+            return ValueError(
+                f"block = {names['block']} is not what the header asks: {step.condition.text}"
+            )
+        limits = LIMITS[step.rule].format(**names)
+        if step.rule == "block" and block is not None:
+            return ValueError(f"block = {block} is not {limits}")
+        shape = f"rows = {problem.rows}, cols = {problem.cols}"
+        return HeaderError(
+            f"{self._where(step.rule)}: `{self.rules[step.rule].text}` is {value} at {shape}; "
+            f"CUDA allows {limits}"
+        )
 
-    def names(self, problem: Problem, gpu: Gpu = H200) -> dict[str, int] | None:
-        """Return all names that the header's expressions may read for a problem, including values
-        of the Build table; None if no case of an entry holds. Raises `HeaderError` for an invalid
-        expression or a macro value out of range, and `DivisionByZero`."""
-        names = {**inputs(problem, gpu), **self.numbers}
-        for entry in self.build:
-            value = self.fixed.get(entry.name)
-            if value is None:
-                try:
-                    value = entry.value(names)
-                except DivisionByZero:
-                    raise
-                except ExpressionError as error:
-                    shape = f"rows = {problem.rows}, cols = {problem.cols}"
-                    raise HeaderError(f"{entry.where}: {entry.name}: {error} at {shape}") from None
-                if value is None:
-                    return None
-            if entry.is_macro and not 0 <= value <= MAX_INT:
-                raise HeaderError(f"{entry.where}: {entry.name} = {value} is no macro")
-            names[entry.name] = value
-        return names
+    def _invalid(
+        self, error: ExpressionError, names: Mapping[str, int], problem: Problem
+    ) -> ValueError:
+        """Return why an expression has no valid value for a problem."""
+        step = error.step
+        if isinstance(error, DivisionByZero) and step.rule in ("Build", "Columns", "Features"):
+            return self._not_accepted(problem)  # the table may be meaningless for short rows
+        where = f"{step.where}: {step.name}" if step.rule == "Build" else self._where(step.rule)
+        return HeaderError(f"{where}: {error} at rows = {problem.rows}, cols = {problem.cols}")
+
+    def _not_accepted(self, problem: Problem, more: str = "") -> ValueError:
+        return ValueError(
+            f"the kernel cannot take rows = {problem.rows}, cols = {problem.cols}; its header says "
+            f"rows >= 1, {self.fields['Columns']}{more}"
+        )
+
+    def _where(self, rule: str) -> str:
+        return f"{self.file}:{self.lines[rule if rule in self.lines else 'Launch']}: {rule}"
 
 
 def option_name(option: str) -> str:

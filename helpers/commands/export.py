@@ -26,7 +26,7 @@ from pathlib import Path
 from ..base.gpu import Gpu
 from ..catalogue.registry import self_contained, source, split_trial
 from ..export import cpp, python
-from ..export.asked import Asked, NoSuchExport, request
+from ..export.request import ExportError, ExportRequest, export_request
 from ..problem.problem import DTYPES
 
 FOLDER = Path("exports")  # listed in .gitignore
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status: 0, or 2 if there is no such export."""
     options = parse_arguments(arguments)
     try:
-        asked = request(
+        request = export_request(
             options.kernel,
             options.shapes,
             options.name,
@@ -49,26 +49,26 @@ def main(arguments: list[str] | None = None) -> int:
             options.anywhere,
         )
         if options.language != "cpp" and (useless := only_cpp(options)):
-            raise NoSuchExport(
+            raise ExportError(
                 f"only C++ is written for certain shapes and GPUs: leave out {', '.join(useless)}"
             )
-        file = options.output or FOLDER / f"{asked.name}{SUFFIXES[options.language]}"
+        file = options.output or FOLDER / f"{request.name}{SUFFIXES[options.language]}"
         if file.suffix == ".py" and file.stem in HIDDEN:
-            raise NoSuchExport(
+            raise ExportError(
                 f"{file} would hide the module of that name; -o or --name gives another"
             )
         if file.exists() and not options.force:
-            raise NoSuchExport(f"{file} is there already; --force replaces it")
-        text = written(asked, options.language, file.name)
+            raise ExportError(f"{file} exists; --force replaces it")
+        text = written(request, options.language, file.name)
         if not options.output:
             FOLDER.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    except (NoSuchExport, OSError) as error:
+    except (ExportError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     print(f"{file}: {text.count(chr(10))} lines")
     if options.language == "cpp":
-        print(cpp.compile_line(asked, shlex.quote(str(file))))
+        print(cpp.compile_line(request, shlex.quote(str(file))))
     return 0
 
 
@@ -79,15 +79,15 @@ def only_cpp(options: argparse.Namespace) -> list[str]:
     return [*options.shapes, *(f"--{name}" for name in names)]
 
 
-def written(asked: Asked, language: str, name: str) -> str:
-    """The text of a file of that name. Raises `NoSuchExport`."""
+def written(request: ExportRequest, language: str, name: str) -> str:
+    """The text of a file of that name. Raises `ExportError`."""
     if language == "cpp":
-        return cpp.write(asked, name)
+        return cpp.write(request, name)
     if language != "cuda":
-        return python.write(asked, language)
-    (kernel, *others) = asked.kernels
+        return python.write(request, language)
+    (kernel, *others) = request.kernels
     if others or split_trial(kernel).file != kernel:
-        raise NoSuchExport("--as cuda takes the name of a kernel file, such as 08_cluster")
+        raise ExportError("--as cuda takes the name of a kernel file, such as 08_cluster")
     return self_contained(source(f"{kernel}.cu"))
 
 

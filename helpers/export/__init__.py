@@ -1,22 +1,22 @@
 """A kernel as one file for another program, generated from the kernel file and its header alone.
 
     from helpers.export import cpp
-    from helpers.export.asked import request
+    from helpers.export.request import export_request
 
-    asked = request("08_cluster", ["8192x50304", "1..4096x32000"], "fast_softmax", ["float32"])
-    print(cpp.write(asked))
+    request = export_request("08_cluster", ["8192x50304", "1..4096x32000"], "fast_softmax")
+    print(cpp.write(request))
 
 The modules, lowest first; each imports from those above it alone:
 
-    terms      expressions of a header in the words of another language
-    asked      what is asked for, and where it comes from
-    intervals  expressions of a header over boxes of shapes
-    builds     which builds the shapes that are asked for need
-    cpp_plan   what headers say, as functions of C++
-    cpp_call   what functions of C++ are called with
-    cpp_text   what is the same in every C++ file
-    cpp        one C++ file, which nvcc compiles
-    pruning    what a Python file of one kernel does not need, removed
-    python     one Python file, for PyTorch or CuPy
-    parts      what a Python file is put together of; imported by nobody
+    terms            expressions of headers as text in another language
+    request          what is to be exported, and the origin that a file states
+    intervals        interval arithmetic: the rules of a header for sets of problems
+    specialisations  the specialisations that the requested shapes need
+    cpp_plan         the rules of headers as C++ functions
+    cpp_call         parameters and checks of an exported C++ function
+    cpp_text         the text that C++ files share
+    cpp              one C++ file for nvcc
+    pruning          remove what a Python file of one kernel does not need
+    python           one Python file for PyTorch or CuPy
+    parts            the source of Python files; not imported
 """

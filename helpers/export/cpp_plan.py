@@ -1,185 +1,200 @@
-"""What headers say, as functions of C++ that plan a matrix: a line for each case of a table.
+"""The rules of headers as C++ functions: which problems a kernel accepts, and how it is launched.
 
-Everything is `long long`. A function returns a `Plan`, whose error is cudaSuccess if the kernel
-takes the matrix; `divisor(...)` stands around what divides and might be 0, which refuses it.
+`CppText` is the domain in which the program of a header becomes C++. Everything is `long long`. A
+function returns a `Plan`, whose error is cudaSuccess if the kernel accepts the matrix. A divisor
+that may be 0 is written `divisor(...)`, which rejects the matrix if it is.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ..catalogue.dispatch import SOFTMAX_RANKING, Rank
-from ..catalogue.expressions import Expression
-from ..catalogue.plan import (
-    AXIS_INPUTS,
-    INPUTS,
-    MAX_BLOCK,
-    MAX_GRID,
-    MIN_CLUSTER_CAPABILITY,
-    BuildValue,
-)
+from ..catalogue.expressions import Definition, ExpressionError, Names, Requirement
+from ..catalogue.plan import INPUTS
 from ..catalogue.registry import split_trial
 from ..run.bound import Kernel
-from .asked import NoSuchExport
-from .builds import file_of
-from .terms import as_cpp, least_value
+from .request import ExportError
+from .specialisations import file_of
+from .terms import AND, ATOM, Term, TextDomain, wrapped
 
-OF_MATRIX = ("rows", "cols", "size", "x_stride", "y_stride")
-OF_GPU = ("sms", "l2", "capability")
-OF_RANKING = ("packs", "alike")
 DIVISOR = """\
-bool sound = true;  // until something is divided by zero: the plan is refused in the end
+bool sound = true;  // until something is divided by zero, which rejects the matrix
 const auto divisor = [&sound](long long number) {
     sound = sound && number > 0;
     return sound ? number : 1;
 };"""
+# The names that rules may read, as members of the matrix and the GPU.
+NUMBERS = {
+    "rows": "matrix.rows",
+    "cols": "matrix.cols",
+    "size": "matrix.size",
+    "row": "matrix.cols * matrix.size",
+    "x_stride": "matrix.x_stride",
+    "y_stride": "matrix.y_stride",
+    "inner": "matrix.inner",
+    "outer": "matrix.rows / matrix.inner",
+    "dim": "matrix.cols",
+    "sms": "gpu.sms",
+    "l2": "gpu.l2",
+    "capability": "gpu.capability",
+    "maxShared": "gpu.max_shared",
+}
+TRUTHS = {
+    "isContiguous": "contiguous(matrix)",
+    "isAlike": "matrix.x_start == matrix.y_start",
+    "alike": "matrix.x_start == matrix.y_start",
+    "packs": "whole_packs(matrix)",
+}
+ERRORS = {  # of a requirement that is not met, by its rule; others give cudaErrorInvalidValue
+    "Arch": "cudaErrorNoKernelImageForDevice",
+    "Cluster": "cudaErrorNoKernelImageForDevice",
+    "Align": "cudaErrorMisalignedAddress",
+}
+
+
+class _Statement(NamedTuple):
+    lines: Sequence[str]
+    defines: str = ""  # the variable that it defines
+    rejects: bool = True  # whether it is needed even if that variable is not read
+
+    @property
+    def reads(self) -> set[str]:
+        """The variables that it reads; members of something do not count."""
+        return {*re.findall(r"(?<![.\w])[A-Za-z_]\w*", "\n".join(self.lines))}
+
+
+class CppText(TextDomain):
+    """The domain of C++: definitions and requirements become statements."""
+
+    def __init__(self) -> None:
+        self.statements: list[_Statement] = []
+
+    def number(self, number: int) -> Term:
+        return Term(str(number) if number < 2**31 else f"{number}LL", ATOM, number, number)
+
+    def divisor(self, term: Term) -> Term:
+        return Term(f"divisor({term.text})")
+
+    def call(self, function: str, least: float, *values: Term) -> Term:
+        # std::min takes two arguments of the same type.
+        return super().call(
+            {"min": "lesser", "max": "greater"}.get(function, function), least, *values
+        )
+
+    def define(self, definition: Definition, names: Names) -> Term:
+        cases: list[tuple[Term, Term | None]] = []
+        for value, condition in definition.cases:
+            when = self.number(1) if condition is None else condition.value(names, self)
+            if when.number != 0:
+                cases.append((value.value(names, self), None if when.number else when))
+            if when.number:
+                break
+        name, least = definition.name, min((value.least for value, _ in cases), default=0)
+        if len(cases) == 1 and cases[0][1] is None:
+            term = cases[0][0]
+            if term.number is not None:
+                return term
+            lines = [f"const long long {name} = {term.text};"]
+        else:
+            lines, word = [f"long long {name} = 0;"], "if"
+            for term, when in cases:
+                condition = f"{word} ({when.text}) " if when else "else "
+                lines.append(f"{condition}{name} = {term.text};")
+                word = "else if"
+            if not cases or cases[-1][1] is not None:
+                lines.append("else return plan;" if cases else "return plan;")
+        rejects = any("return" in line or "divisor(" in line for line in lines)
+        if rejects:
+            lines[0] = f"[[maybe_unused]] {lines[0]}"
+        self.statements.append(_Statement(lines, name, rejects))
+        return Term(name, ATOM, least)
+
+    def require(self, requirement: Requirement, names: Names) -> None:
+        if requirement.rule == "Build":  # `accepted` checks the range of macros
+            return
+        term = requirement.condition.value(names, self)
+        if term.number:
+            return
+        error = ERRORS.get(requirement.rule)
+        result = f"refused(plan, {error})" if error else "plan"
+        line = f"if (!{term.within(ATOM)}) return {result};"
+        self.statements.append(_Statement([line]))
+
+    def needed(self, reads: set[str]) -> tuple[list[str], set[str]]:
+        """Return the lines of the statements that do something or define what others or `reads`
+        need, and the inputs that they read."""
+        lines: list[str] = []
+        live = {*reads}
+        for statement in reversed(self.statements):
+            if statement.rejects or statement.defines in live:
+                live = (live | statement.reads) - {statement.defines}
+                lines = [*statement.lines, *lines]
+        return lines, live
 
 
 def identifier(step: str) -> str:
-    """ "cluster_08" of "08_cluster": a name that starts with a letter."""
+    """Return an identifier for a kernel that starts with a letter: "cluster_08" for
+    "08_cluster"."""
     number, _, rest = step.rpartition("/")[2].partition("_")
     return re.sub(r"\W", "_", f"{rest}_{number}")
 
 
 def table_names(steps: Sequence[str]) -> list[str]:
-    """What the ranking reads of these kernels' own tables."""
-    known = {*INPUTS, *OF_RANKING}
+    """Return the values of these kernels' Build tables that conditions of the ranking read."""
+    known = {*INPUTS, *TRUTHS}
     ranks = [rank for rank in SOFTMAX_RANKING if file_of(rank.file) in steps]
     return sorted({name for rank in ranks for name in rank.when.names - known})
 
 
-# ---- a kernel -----------------------------------------------------------------------------------
+def kernel_plan(
+    step: str, kernel: Kernel, dtypes: Sequence[np.dtype], values: Sequence[str]
+) -> str:
+    """Return the C++ function that plans one kernel.
 
-
-class KernelPlan:
-    """The function for one kernel."""
-
-    def __init__(self, step: str, kernel: Kernel, dtypes: Sequence[np.dtype]) -> None:
-        """`dtypes` are those of the file, of which the kernel may take some."""
-        self.step, self.kernel, self.contract = step, kernel, kernel.header
-        self.dtypes = dtypes
-        self.least = dict.fromkeys((*INPUTS, *AXIS_INPUTS), 1) | self.contract.numbers
-
-    def text(self, values: Sequence[str]) -> str:
-        """`values` are names of tables that the plan hands on. Raises `NoSuchExport`."""
-        lines = [*self._contract(), ""]
-        for entry in self.contract.build:
-            lines += self._entry(entry)
-        lines += ["", *self._limits(), *self._launch()]
-        named = {entry.name for entry in self.contract.build}
-        lines += [f"plan.{name} = {name};" for name in values if name in named]
-        sound = any("divisor(" in line for line in lines)
-        lines.append("return sound ? accepted(plan) : plan;" if sound else "return accepted(plan);")
-        first = [*_inputs(lines), *self._numbers(lines)]
-        first += ["Plan plan;", f"plan.kernel = Kernel::{identifier(self.step)};"]
-        first += DIVISOR.splitlines() if sound else []
-        about = f"// kernels/{split_trial(self.step).file}.cu: what its header says."
-        name = f"plan_{identifier(self.step)}"
-        return f"{about}\n{_function(name, [*first, '', *lines])}"
-
-    def _numbers(self, lines: Sequence[str]) -> Iterator[str]:
-        """Integers that the file defines."""
-        for name, number in self.contract.numbers.items():
-            if name in _words(lines) and name not in self.contract.macros:
-                yield f"const long long {name} = {number};"
-
-    def _contract(self) -> Iterator[str]:
-        contract = self.contract
-        own = [dtype for dtype in self.dtypes if dtype in contract.dtypes]
-        if len(own) < len(self.dtypes):
-            others = " && ".join(f"matrix.dtype != Dtype::{dtype.name}" for dtype in own)
-            yield f"if ({others}) return plan;"
-        yield f"if (gpu.capability < {contract.arch})"
-        yield "    return refused(plan, cudaErrorNoKernelImageForDevice);"
-        align = contract.fields["Align"].replace("size", "matrix.size")
-        yield f"if (matrix.x_start % {align} != 0 || matrix.y_start % {align} != 0)"
-        yield "    return refused(plan, cudaErrorMisalignedAddress);"
-        if not contract.strided:
-            yield "if (apart(matrix)) return plan;"
-
-    def _entry(self, entry: BuildValue) -> Iterator[str]:
-        """A name of the Build table, a case a line. Where x and y start differently, LATE is 1."""
-        name, cases = entry.name, entry.cases
-        if name in self.contract.fixed:
-            self.least[name] = self.contract.fixed[name]
-            yield f"const long long {name} = {self.contract.fixed[name]};"
-            return
-        least = min(least_value(value.tree, self.least) for value, _ in cases)
-        if len(cases) == 1 and cases[0][1] is None and name != "LATE":
-            yield f"const long long {name} = {self._cpp(cases[0][0])};"
-        else:
-            yield f"long long {name} = 0;"
-            word = "if"
-            if name == "LATE":
-                yield "if (matrix.x_start != matrix.y_start) LATE = 1;"
-                word = "else if"
-            for value, when in cases:
-                condition = f"{word} ({self._cpp(when)})" if when else "else"
-                yield f"{condition} {name} = {self._cpp(value)};"
-                word = "else if"
-            if cases[-1][1] is not None:
-                yield "else return plan;"
-        self.least[name] = least
-
-    def _limits(self) -> Iterator[str]:
-        contract = self.contract
-        for place, name in enumerate(contract.macros):
-            yield f"plan.macros[{place}] = {name};"
-        tree = contract.rules["Columns"].tree
-        every = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
-        parts = [self._cpp(part) for part in (tree.values if every else [tree])]
-        if every:
-            parts = [f"({part})" if " || " in part else part for part in parts]
-            parts = [_shorter(part) for part in parts]
-        yield "const bool columns = " + "\n        && ".join(parts) + ";"
-        yield "if (!columns) return plan;"
-        for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
-            if name in contract.macros:
-                yield f"if (gpu.capability < {MIN_CLUSTER_CAPABILITY} && {name} > {most})"
-                yield "    return refused(plan, cudaErrorNoKernelImageForDevice);"
-                yield f"plan.{name.lower()} = {name};"
-
-    def _launch(self) -> Iterator[str]:
-        contract, rules = self.contract, self.contract.rules
-        if contract.cooperative:
-            yield "plan.cooperative = true;"
-        if contract.strided:
-            yield "plan.strided = true;"
-        block = str(self.kernel.block or self._cpp(rules["block"]))
-        yield f"const long long block = {block};"
-        yield "plan.block = block;"
-        if not block.isdigit():
-            yield f"if (block < 1 || block > {MAX_BLOCK}) return plan;"
-        self.least["block"] = 1
-        condition = rules.get("block condition")
-        if condition and (self.kernel.block or condition.text != f"block == {rules['block'].text}"):
-            yield f"if (!({self._cpp(condition)})) return plan;"
-        yield f"plan.grid = {self._cpp(rules['grid'])};"
-        yield f"if (plan.grid < 1 || plan.grid > {MAX_GRID}) return plan;"
-        if rules["Shared"].text != "0":
-            yield f"plan.shared = {self._cpp(rules['Shared'])};"
-            yield "if (plan.shared < 0 || plan.shared > gpu.max_shared) return plan;"
-        if "Workspace" in rules:
-            yield f"plan.workspace = {self._cpp(rules['Workspace'])};"
-            yield "if (plan.workspace < 1) return plan;"
-
-    def _cpp(self, expression: Expression | ast.AST) -> str:
-        try:
-            return as_cpp(getattr(expression, "tree", expression), self.least)
-        except ValueError as error:
-            raise NoSuchExport(f"{self.step}: its header cannot be C++: {error}") from None
-
-
-# ---- all of a file ------------------------------------------------------------------------------
+    `dtypes` are those of the file, of which the kernel may support some; `values` are names of the
+    Build table that the plan passes on. Raises `ExportError` for a header that is not valid C++.
+    """
+    contract, domain = kernel.header, CppText()
+    names = _inputs(dtypes)
+    if "inner" not in contract.operation.sizes:
+        names |= {"inner": domain.number(1)}
+    try:
+        contract.program(kernel.block, any_start=True).evaluate(names, domain)
+    except ExpressionError as error:
+        raise ExportError(f"{step}: its header cannot be exported to C++: {error}") from None
+    results = {f"macros[{place}]": names[name] for place, name in enumerate(contract.macros)}
+    results |= {"block": names["block"], "grid": names["grid"], "shared": names["shared_mem"]}
+    for name in ("workspace", "CLUSTER", "PROGRAMMATIC", *values):
+        if name in names:
+            results[name.lower()] = names[name]
+    results |= {
+        name: domain.number(1) for name in ("cooperative", "strided") if getattr(contract, name)
+    }
+    lines, inputs = domain.needed({term.text for term in results.values() if term.number is None})
+    lines += [f"plan.{name} = {term.text};" for name, term in results.items() if term.text != "0"]
+    align = contract.fields["Align"].replace("size", "matrix.size")
+    first = ["Plan plan;", f"plan.kernel = Kernel::{identifier(step)};"]
+    own = [dtype for dtype in dtypes if dtype in contract.dtypes]
+    if len(own) < len(dtypes):
+        others = " && ".join(f"matrix.dtype != Dtype::{dtype.name}" for dtype in own)
+        first.append(f"if ({others}) return plan;")
+    divides = any("divisor(" in line for line in lines)
+    first += DIVISOR.splitlines() if divides else []
+    aligned = f"matrix.x_start % {align} == 0 && matrix.y_start % {align} == 0"
+    first += _declarations(inputs, aligned)
+    lines.append("return sound ? accepted(plan) : plan;" if divides else "return accepted(plan);")
+    about = f"// kernels/{split_trial(step).file}.cu: what its header says."
+    return f"{about}\n{_function(f'plan_{identifier(step)}', [*first, '', *lines])}"
 
 
 def planned(steps: Sequence[str], best: bool) -> str:
-    """The function that says which kernel's plan is taken: the only one's, or the first in the
-    order of `choose`."""
+    """Return the C++ function that plans a matrix: for the only kernel, or for the first one in the
+    order of `choose` that accepts it."""
     about = "// The plan of a matrix on a GPU"
     if not best:
         (step,) = steps
@@ -187,73 +202,56 @@ def planned(steps: Sequence[str], best: bool) -> str:
         lines = [f"return checked(matrix) ? {call} : Plan{{}};"]
         return f"{about}.\n{_function('planned', lines)}"
     ranks = [(rank, file_of(rank.file)) for rank in SOFTMAX_RANKING if file_of(rank.file) in steps]
-    asked, lines = [step for _, step in ranks], []
+    ranked, lines, inputs = [step for _, step in ranks], [], set()
     for place, (rank, step) in enumerate(ranks):
         plan = f"plan_{identifier(step)}(matrix, gpu)"
-        if asked.count(step) > 1:  # it is computed once
-            if step not in asked[:place]:
+        if ranked.count(step) > 1:  # it is computed once
+            if step not in ranked[:place]:
                 lines.append(f"const Plan {identifier(step)} = {plan};")
             plan = identifier(step)
-        lines += _rank(rank, plan)
-    words = _words(line for line in lines if not line.startswith("//"))
-    first = ["Plan plan;", "if (!checked(matrix)) return plan;", *_inputs(lines)]
-    if "alike" in words:
-        first.append("const bool alike = matrix.x_start == matrix.y_start;")
-    if "packs" in words:
-        first.append("const bool packs = whole_packs(matrix);")
+        statement, reads = _rank(rank, plan)
+        lines += statement
+        inputs |= reads
+    first = ["Plan plan;", "if (!checked(matrix)) return plan;", *_declarations(inputs)]
     body = _function("planned", [*first, *lines, "return plan;"])
-    return f"{about}: the first of these kernels that takes it.\n{body}"
+    return f"{about}: that of the first of these kernels that accepts it.\n{body}"
 
 
-def _rank(rank: Rank, plan: str) -> Iterator[str]:
-    """A place in that order; what its condition reads of the kernel's own table comes with the
-    plan."""
-    own = rank.when.names - {*INPUTS, *OF_RANKING}
-    condition = as_cpp(rank.when.tree, dict.fromkeys(rank.when.names, 1))
-    for name in own:
-        condition = re.sub(rf"\b{name}\b", f"plan.{name}", condition)
-    condition = f"({condition})" if "||" in condition else condition
-    call = f"use(plan, {plan})"
-    both = [call, condition] if own else [condition, call]
-    yield f"// {re.sub('[{}]', '', rank.reason)}"
-    yield f"if ({' && '.join(part for part in both if part != '1')}) return plan;"
+def _rank(rank: Rank, plan: str) -> tuple[list[str], set[str]]:
+    """Return the statement for one entry of the ranking, and the inputs that it reads. Values of
+    the kernel's own Build table are members of its plan."""
+    own = rank.when.names - {*NUMBERS, *TRUTHS}
+    names = _inputs(()) | {name: Term(f"plan.{name}") for name in own}
+    condition = rank.when.value(names, CppText())
+    parts = [] if condition.number else [condition.within(AND)]
+    parts.insert(0 if own else len(parts), f"use(plan, {plan})")
+    statement = _Statement([f"if ({' && '.join(parts)}) return plan;"])
+    return [f"// {re.sub('[{}]', '', rank.reason)}", *statement.lines], statement.reads
 
 
-def _inputs(lines: Sequence[str]) -> Iterator[str]:
-    """What these lines read of the matrix and the GPU, under the names of a header."""
-    words = _words(line for line in lines if not line.startswith("//"))
-    if "row" in words:
-        words |= {"cols", "size"}
-    if "outer" in words:
-        words |= {"rows", "inner"}
-    for name in OF_MATRIX:
-        if name in words:
-            yield f"const long long {name} = matrix.{name};"
-    if "row" in words:
-        yield "const long long row = cols * size;  // bytes"
-    if "inner" in words:
-        yield "const long long inner = matrix.inner;"
-    if "outer" in words:
-        yield "const long long outer = rows / inner;"
-    if "dim" in words:
-        yield "const long long dim = matrix.cols;"
-    for name in OF_GPU:
-        if name in words:
-            yield f"const long long {name} = gpu.{name};"
+def _inputs(dtypes: Sequence[np.dtype]) -> dict[str, Term]:
+    """Return the terms of all inputs."""
+    names = {name: Term(name) for name in NUMBERS}
+    names |= {name: Term(name, ATOM, 0) for name in (*TRUTHS, "isAligned")}
+    if len(dtypes) == 1:
+        names["size"] = CppText().number(dtypes[0].itemsize)
+    return names
 
 
-def _shorter(part: str) -> str:
-    """A part of a condition; where it has cases, a line each, or several."""
-    cases = part.split(" || (")
-    shorter = [c if len(c) < 85 else c.replace(" && ", "\n                && ") for c in cases]
-    return "\n            || (".join(shorter)
-
-
-def _words(lines) -> set[str]:
-    """Names that are read, members of something left out."""
-    return {*re.findall(r"(?<![.\w])[a-zA-Z_]\w*", "\n".join(lines))}
+def _declarations(inputs: set[str], aligned: str = "") -> list[str]:
+    """Return the declarations of inputs as local variables."""
+    truths = {**TRUTHS, "isAligned": aligned}
+    return [
+        *(f"const long long {name} = {text};" for name, text in NUMBERS.items() if name in inputs),
+        *(f"const bool {name} = {text};" for name, text in truths.items() if name in inputs),
+    ]
 
 
 def _function(name: str, lines: Sequence[str]) -> str:
-    body = "".join(f"    {line}\n" if line else "\n" for line in lines)
-    return f"constexpr Plan {name}(const Matrix& matrix, const Gpu& gpu)\n{{\n{body}}}\n"
+    body = []
+    for line in lines:
+        indent = 4 + len(line) - len(line.lstrip())
+        comment = line.startswith("//")
+        body += [f"    {line}"] if comment else wrapped(line.strip(), indent) or [""]
+    body = "\n".join(body)
+    return f"constexpr Plan {name}(const Matrix& matrix, const Gpu& gpu)\n{{\n{body}\n}}\n"

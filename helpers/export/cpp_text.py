@@ -1,100 +1,99 @@
-"""The parts of an exported C++ file that are the same in every one; NAME is the function's."""
+"""The text that exported C++ files share, as templates of `string.Template`."""
 
 HEAD = """\
-LICENCE
-COPYRIGHT
+${licence}
+${copyright}
 
-NAME(PARAMETERS, ...): RESULT, in memory of the GPU. For SHAPES: BUILDS.
+${name}(${parameters}, ...): ${result}, for arrays in GPU memory. For ${shapes}: ${count}.
 
-ORIGIN
+${origin}
 
-Compile it once, alone, and link it to what calls it; add nothing to it, for it includes itself:
+Compile this file once, on its own, and link it to its callers. Do not add code to it: it includes \
+itself.
 
-    COMPILE
+    ${compile}
 
--ftz=true takes the smallest numbers for 0; without it the machine code is not what was measured. \
-Wants CUDA 12.0 or newer. Other files define UPPER_DECLARATIONS and include this one, or say:
+-ftz=true flushes denormal numbers to 0; without it the machine code is not the one that was \
+measured. Requires CUDA 12.0 or newer. Other files define ${upper}_DECLARATIONS and include this \
+file, or declare:
 
-DECLARATIONS
+${declarations}
 
-ABOUT
-
-Sizes count elements. A call enqueues one launch on the stream and allocates nothing; it may be \
-captured in a graph. An empty matrix is right, and nothing is launched for it. Else a call that \
-launches nothing returns
+${about}Sizes are in elements. A call enqueues one launch on the stream, allocates nothing, \
+and can be captured in a graph. For an empty matrix it returns cudaSuccess without a launch. Other \
+errors:
 
 """
 
 ERRORS = {
-    "cudaErrorInvalidValue": "a pointer is null, {overlap}, or the kernel takes no such {numbers}",
-    "cudaErrorMisalignedAddress": "{misaligned}",
-    "cudaErrorNotSupported": "this file has no build for these sizes on this GPU",
+    "cudaErrorInvalidValue": "a pointer is null, ${overlap}, or the kernel does not accept these "
+    "${numbers}",
+    "cudaErrorMisalignedAddress": "${misaligned}",
+    "cudaErrorNotSupported": "this file has no specialisation for these sizes on this GPU",
     "cudaErrorNoKernelImageForDevice": "the GPU is too old",
-    "cudaErrorCooperativeLaunchTooLarge": "blocks that must run at once do not fit the GPU",
+    "cudaErrorCooperativeLaunchTooLarge": "the blocks cannot all be co-resident on the GPU",
 }
-LENT = {"cudaErrorInvalidResourceHandle": "the workspace is lent to another stream"}
+WORKSPACE_ERRORS = {"cudaErrorInvalidResourceHandle": "the workspace belongs to another stream"}
 
-BOXES = """\
-Some launches want a workspace, memory of the GPU that an object fills with zeros once and lends \
-to one stream:
+ABOUT_WORKSPACE = """\
+Some launches need a workspace: GPU memory that is zeroed once and belongs to one stream.
 
-    const size_t bytes = NAME_workspace(GIVEN);  // 0 where none is wanted
-    NAME_zeros zeros;
+    const size_t bytes = ${name}_workspace(${sizes});  // 0 if none is needed
+    ${name}_zeros zeros;
     if (bytes) cudaMalloc(&memory, bytes), zeros.prepare(memory, bytes, stream);
-    NAME(NAMES, zeros, stream);
+    ${name}(${names}, zeros, stream);
 
-Another stream needs memory and an object of its own, and is refused with this one; so is a call \
-whose object was not prepared (cudaErrorInvalidValue). A graph that holds such a call must not run \
-beside anything else that uses the same object.
+Each stream needs memory and an object of its own. A call with an object that was not prepared \
+returns cudaErrorInvalidValue. A graph with such a call must not run concurrently with anything \
+else that uses the same object.
 """
 
 PLAN = """\
-// ---- plan: which build a matrix wants, and how it is launched ----------------------------------
+// ---- plan: the specialisation for a matrix, and its launch --------------------------------------
 
-enum class Dtype { DTYPES };
-enum class Kernel { KERNELS };
+enum class Dtype { ${dtypes} };
+enum class Kernel { ${kernels} };
 
 constexpr long long bytes_of([[maybe_unused]] Dtype dtype)
 {
-    return BYTES;
+    return ${bytes};
 }
 
 struct Matrix {
     Dtype dtype;
-    long long size;                // bytes of an element
+    long long size;                // bytes per element
     long long rows, cols;
     long long x_stride, y_stride;  // elements from one row to the next
-    long long x_start, y_start;    // addresses modulo 16INNER
+    long long x_start, y_start;    // addresses modulo 16${inner}
 };
 
 struct Gpu {
-    long long sms, l2;      // multiprocessors, bytes of L2 cache
+    long long sms, l2;      // streaming multiprocessors, bytes of L2 cache
     long long capability;   // 90 for 9.0
-    long long max_shared;   // bytes that a block may have
+    long long max_shared;   // shared memory per block, in bytes
 };
 
 struct Plan {
-    cudaError_t error = cudaErrorInvalidValue;  // cudaSuccess if the kernel takes the matrix
+    cudaError_t error = cudaErrorInvalidValue;  // cudaSuccess if the kernel accepts the matrix
     Kernel kernel = {};
-    long long macros[MOST] = {};  // in the order of the header's table
+    long long macros[${most}] = {};  // in the order of the Build table
     long long block = 0, grid = 0;
     long long shared = 0, workspace = 0;  // bytes
     long long cluster = 1, programmatic = 0;
     bool cooperative = false, strided = false;
-    VALUES
-};
+${values}};
 
-struct Build {
+struct Specialisation {
     Kernel kernel;
     Dtype dtype;
-    long long macros[MOST];
+    long long macros[${most}];
 };
 
 constexpr long long lesser(long long a, long long b) { return a < b ? a : b; }
 constexpr long long greater(long long a, long long b) { return a < b ? b : a; }
 constexpr long long ceil_div(long long number, long long by) { return (number + by - 1) / by; }
 
-// The smallest power of two that is not below the number.
+// The smallest power of two that is at least the number.
 constexpr long long power_of_two(long long number)
 {
     long long power = 1;
@@ -108,109 +107,109 @@ constexpr Plan refused(Plan plan, cudaError_t error)
     return plan;
 }
 
-// The plan as one that takes the matrix, unless a macro is not one that C has.
+// Marks a plan as accepted unless a macro is out of the range of int.
 constexpr Plan accepted(Plan plan)
 {
     for (const long long macro : plan.macros)
-        if (macro < 0 || macro > MAX_INT) return plan;
+        if (macro < 0 || macro > ${max_int}) return plan;
     plan.error = cudaSuccess;
     return plan;
 }
 
-// Puts another plan in place of one; whether that takes the matrix.
+// Replaces a plan; returns whether the new one accepts the matrix.
 constexpr bool use(Plan& plan, const Plan& other)
 {
     plan = other;
     return plan.error == cudaSuccess;
 }
 
-// Whether there are rows that do not follow each other.
-constexpr bool apart(const Matrix& matrix)
+// Whether rows follow each other without a gap.
+constexpr bool contiguous(const Matrix& matrix)
 {
-    return matrix.rows > 1 && (matrix.x_stride != matrix.cols || matrix.y_stride != matrix.cols);
+    return matrix.rows == 1 || (matrix.x_stride == matrix.cols && matrix.y_stride == matrix.cols);
 }
 
-// Whether rows follow each other and each is whole packs of 16 bytes.
+// Whether rows are contiguous and each consists of whole, aligned packs of 16 bytes.
 constexpr bool whole_packs(const Matrix& matrix)
 {
-    return matrix.x_start == 0 && matrix.y_start == 0 && !apart(matrix)
+    return matrix.x_start == 0 && matrix.y_start == 0 && contiguous(matrix)
         && matrix.cols * matrix.size % 16 == 0;
 }
 
-PRODUCT
-// What holds for every kernel: sizes fit an int, rows do not overlap, and no matrix is larger than
-// what addresses reach, so that the products of the plans fit 64 bits.
+${product}\
+// The requirements of every kernel: sizes fit an int, rows do not overlap, and the matrix fits in
+// the address space, so that products in plans fit 64 bits.
 constexpr bool checked(const Matrix& matrix)
 {
-    if (matrix.rows < 1 || matrix.rows > MAX_INT) return false;
-    if (matrix.cols < 1 || matrix.cols > MAX_INT) return false;
-    const long long most = MAX_BYTES / matrix.size / matrix.rows;
-DIVIDED    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
+    if (matrix.rows < 1 || matrix.rows > ${max_int}) return false;
+    if (matrix.cols < 1 || matrix.cols > ${max_int}) return false;
+    const long long most = ${max_bytes} / matrix.size / matrix.rows;
+${divided}    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
         && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
 }
 """
 
-AXIS = {  # of another axis than the last
-    "INNER": "\n    long long inner = 1;           // elements from one column to the next",
-    "PRODUCT\n": """\
-// outer * inner, if both are what a matrix may have, else -1.
+AXIS = {  # for an axis other than the last
+    "inner": "\n    long long inner = 1;           // stride of the elements of a row",
+    "product": """\
+// outer * inner, or -1 if one of them is invalid.
 constexpr long long product(long long outer, long long inner)
 {
-    const bool fit = outer >= 0 && outer <= MAX_INT && inner >= 0 && inner <= MAX_INT;
+    const bool fit = outer >= 0 && outer <= ${max_int} && inner >= 0 && inner <= ${max_int};
     return fit ? outer * inner : -1;
 }
 
 """,
-    "DIVIDED": "    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false;\n",
+    "divided": "    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false;\n",
 }
 
-# One array that may be read and written.
+# An array that may be both input and output.
 INPLACE = """
                 && !(array.together && other.together && array.address == other.address)"""
 
 LOOK = """\
-// The place of a plan's build in that table; -1 if this file has none.
-constexpr int build_of(const Plan& plan, Dtype dtype)
+// The index of the specialisation for a plan; -1 if this file has none.
+constexpr int index_of(const Plan& plan, Dtype dtype)
 {
-    int place = 0;
-    for (const Build& build : builds) {
-        bool same = build.kernel == plan.kernel && build.dtype == dtype;
+    int index = 0;
+    for (const Specialisation& one : specialisations) {
+        bool same = one.kernel == plan.kernel && one.dtype == dtype;
         int at = 0;
-        for (const long long macro : build.macros) same = same && macro == plan.macros[at++];
-        if (same) return place;
-        ++place;
+        for (const long long macro : one.macros) same = same && macro == plan.macros[at++];
+        if (same) return index;
+        ++index;
     }
     return -1;
 }
 """
 
-ZEROS = """\
-namespace NAME_parts { struct Lender; }
+WORKSPACE_CLASS = """\
+namespace ${name}_parts { struct WorkspaceAccess; }
 
-// Memory of the GPU that calls on one stream use one after the other.
-class NAME_zeros {
+// A workspace: GPU memory for the calls on one stream.
+class ${name}_zeros {
 public:
-    // Fills so many bytes with zeros on the stream, and keeps them for calls on it. Nobody else may
-    // use them until those are done. Not while the stream is being captured.
+    // Zeroes the memory on the stream and reserves it for calls on that stream. It must not be used
+    // otherwise until those are done. The stream must not be captured at the time.
     cudaError_t prepare(void* memory, size_t bytes, cudaStream_t stream);
 
 private:
-    friend struct NAME_parts::Lender;  // of a launch
+    friend struct ${name}_parts::WorkspaceAccess;
     void* memory_ = nullptr;
     size_t bytes_ = 0;
     cudaStream_t stream_ = nullptr;
-    unsigned long long number_ = 0;  // of the stream: a later one may have its handle
+    unsigned long long id_ = 0;  // of the stream: a later stream may have the same handle
     int device_ = -1;
 };
 
 """
 
-LENDER = """\
-struct Lender {
-    // The memory of `zeros`, if it is enough and belongs to the stream. One that is captured may
-    // not be asked for its number.
-    static cudaError_t lend(const NAME_zeros& zeros, const Plan& plan, int device,
-                            cudaStream_t stream, void** memory)
+WORKSPACE_ACCESS = """\
+struct WorkspaceAccess {
+    // Returns the memory of `zeros` if it is large enough and belongs to the stream. The id of a
+    // stream must not be queried while it is captured.
+    static cudaError_t get(const ${name}_zeros& zeros, const Plan& plan, int device,
+                           cudaStream_t stream, void** memory)
     {
         if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
             return cudaErrorInvalidValue;
@@ -218,10 +217,10 @@ struct Lender {
             return cudaErrorInvalidResourceHandle;
         cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
         if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
-        unsigned long long number = zeros.number_;
+        unsigned long long id = zeros.id_;
         if (capture == cudaStreamCaptureStatusNone)
-            if (const cudaError_t error = cudaStreamGetId(stream, &number)) return error;
-        if (number != zeros.number_) return cudaErrorInvalidResourceHandle;
+            if (const cudaError_t error = cudaStreamGetId(stream, &id)) return error;
+        if (id != zeros.id_) return cudaErrorInvalidResourceHandle;
         *memory = zeros.memory_;
         return cudaSuccess;
     }
@@ -229,22 +228,22 @@ struct Lender {
 
 """
 
-TAKE = """\
+GET_WORKSPACE = """\
         if (plan.workspace > 0)
             if (const cudaError_t error =
-                    Lender::lend(zeros, plan, current.number, stream, &workspace))
+                    WorkspaceAccess::get(zeros, plan, current.number, stream, &workspace))
                 return error;
 """
 
-BUILDS = """\
-// ---- builds ------------------------------------------------------------------------------------
+SPECIALISATIONS = """\
+// ---- specialisations ---------------------------------------------------------------------------
 
-// This file includes itself once for each build: the text of a kernel, which stands at its end,
-// compiled with other macros in a namespace of its own. So put nothing else into this file.
+// This file includes itself once per specialisation: the text of a kernel, at the end of the file,
+// is compiled with other macros in a namespace of its own. So do not add code to this file.
 #ifdef __FILE_NAME__
-#define UPPER_SELF __FILE_NAME__
+#define ${upper}_SELF __FILE_NAME__
 #else
-#define UPPER_SELF "FILENAME"  // another name must be put here
+#define ${upper}_SELF "${filename}"  // change it if you rename the file
 #endif
 #define SOFTMAX_WORKLOG_TEXT
 """
@@ -252,21 +251,21 @@ BUILDS = """\
 LAUNCH = """\
 // ---- launch ------------------------------------------------------------------------------------
 
-namespace NAME_parts {
+namespace ${name}_parts {
 
 const void* const functions[] = {
-FUNCTIONS
+${functions}
 };
-constexpr int build_count = sizeof(functions) / sizeof(functions[0]);
+constexpr int function_count = sizeof(functions) / sizeof(functions[0]);
 
-// Functions and what they keep are this file's own: another library of the process may have other
-// builds under the same name.
+// Functions with state are static, because another library in the process may contain other
+// specialisations under the same name.
 
-// What is asked of a device once.
+// Properties of a device, queried once.
 struct Device {
     Gpu gpu = {};
     bool known = false, cooperates = false;
-    bool ready[build_count] = {};  // attributes are set
+    bool ready[function_count] = {};  // whether attributes are set
 };
 
 static std::mutex mutex;
@@ -280,7 +279,7 @@ static Device& device_of(int number)
 static cudaError_t query(Device& device, int number)
 {
     int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0, cooperates = 0;
-    const struct { int* value; cudaDeviceAttr attribute; } asked[] = {
+    const struct { int* value; cudaDeviceAttr attribute; } properties[] = {
         {&sms, cudaDevAttrMultiProcessorCount},
         {&l2, cudaDevAttrL2CacheSize},
         {&major, cudaDevAttrComputeCapabilityMajor},
@@ -288,7 +287,7 @@ static cudaError_t query(Device& device, int number)
         {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
         {&cooperates, cudaDevAttrCooperativeLaunch},
     };
-    for (const auto& one : asked)
+    for (const auto& one : properties)
         if (const cudaError_t error = cudaDeviceGetAttribute(one.value, one.attribute, number))
             return error;
     if (sms < 1 || l2 < 1) return cudaErrorNotSupported;  // plans divide by both
@@ -298,39 +297,39 @@ static cudaError_t query(Device& device, int number)
     return cudaSuccess;
 }
 
-// What CUDA must be asked for before a build's first launch on a device.
-static cudaError_t set_attributes(Device& device, int build, const Plan& plan)
+// Sets the attributes that a specialisation needs before its first launch on a device.
+static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
 {
-    const void* function = functions[build];
+    const void* function = functions[index];
     cudaFuncAttributes kernel;
     if (const cudaError_t error = cudaFuncGetAttributes(&kernel, function)) return error;
-    // All that is left: what a build asks for may differ between its shapes.
+    // The maximum, because the shapes of a specialisation may need different amounts.
     const auto most = device.gpu.max_shared - static_cast<long long>(kernel.sharedSizeBytes);
     if (plan.shared > 0)
         if (const cudaError_t error = cudaFuncSetAttribute(
                 function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)))
             return error;
-    if (plan.cluster > 8)  // more than every GPU with clusters has
+    if (plan.cluster > 8)  // beyond the portable cluster size
         if (const cudaError_t error = cudaFuncSetAttribute(
                 function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1))
             return error;
-    device.ready[build] = true;
+    device.ready[index] = true;
     return cudaSuccess;
 }
 
-// Whether all blocks of a plan may run at once, as those of a cooperative launch must.
-static cudaError_t fits_at_once(const Device& device, int build, const Plan& plan)
+// Checks that all blocks of a cooperative launch can be co-resident.
+static cudaError_t check_co_residency(const Device& device, int index, const Plan& plan)
 {
-    int blocks = 0;  // of a multiprocessor
+    int blocks = 0;  // per SM
     if (const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            &blocks, functions[build], static_cast<int>(plan.block),
+            &blocks, functions[index], static_cast<int>(plan.block),
             static_cast<size_t>(plan.shared)))
         return error;
     const bool fits = device.cooperates && plan.grid <= blocks * device.gpu.sms;
     return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
-// The current device as far as it is known, under a lock.
+// The current device with its properties; holds a lock.
 struct CurrentDevice {
     std::unique_lock<std::mutex> lock;
     Device* device = nullptr;
@@ -347,23 +346,23 @@ struct CurrentDevice {
     }
 };
 
-// How far behind a multiple of 16 bytes an address is.
+// An address modulo 16 bytes.
 static long long start(const void* address)
 {
     return static_cast<long long>(reinterpret_cast<std::uintptr_t>(address) % 16);
 }
 
-// What a call was given beside the sizes of its matrix.
+// The arguments of a call other than sizes.
 struct Given {
-MEMBERS
+${members}
 };
 
-// Rows of an array that was given.
+// An array argument.
 struct Array {
     const void* address;
-    long long rows, cols, stride, size;  // size: bytes of an element
-    long long align;                     // what the address is a multiple of
-    bool output;TOGETHER
+    long long rows, cols, stride, size;  // size: bytes per element
+    long long align;                     // required alignment in bytes
+    bool output;${together}
 
     std::uintptr_t first() const { return reinterpret_cast<std::uintptr_t>(address); }
     std::uintptr_t end() const
@@ -372,52 +371,51 @@ struct Array {
     }
 };
 
-// Whether two have a byte in common, or one lies between the rows of the other.
+// Whether the address ranges of two arrays overlap, gaps between rows included.
 static bool overlap(const Array& one, const Array& other)
 {
     return one.first() < other.end() && other.first() < one.end();
 }
 
-// What holds for the arrays of a call, whatever its kernel: they start where they must, and none
-// that is written overlaps another.
+// Checks that the arrays of a call are aligned and that no output overlaps another array.
 template <int count>
-static cudaError_t fit(const Array (&arrays)[count])
+static cudaError_t check_arrays(const Array (&arrays)[count])
 {
     for (const Array& array : arrays)
         if (start(array.address) % array.align != 0) return cudaErrorMisalignedAddress;
     for (const Array& array : arrays)
         for (const Array& other : arrays)
-            if (array.output && &array != &other && overlap(array, other)ALLOWED)
+            if (array.output && &array != &other && overlap(array, other)${allowed})
                 return cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
-LENDERstatic cudaError_t launch(Matrix matrix, Given given, ZEROScudaStream_t stream)
+${access}static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
 {
-    const bool empty = EMPTY;
+    const bool empty = ${empty};
     if (empty && matrix.rows >= 0 && matrix.cols >= 0) return cudaSuccess;
-    if (NULLS) return cudaErrorInvalidValue;
-CHECKS    matrix.x_start = start(given.FIRST);
-    matrix.y_start = start(given.LAST);
-    int build = -1;
-NONE    Plan plan;
+    if (${nulls}) return cudaErrorInvalidValue;
+${checks}    matrix.x_start = start(given.${first});
+    matrix.y_start = start(given.${last});
+    int index = -1;
+${workspace}    Plan plan;
     {
         CurrentDevice current;
         if (current.error) return current.error;
         Device& device = *current.device;
         plan = planned(matrix, device.gpu);
         if (plan.error) return plan.error;
-        build = build_of(plan, matrix.dtype);
-        if (build < 0) return cudaErrorNotSupported;
+        index = index_of(plan, matrix.dtype);
+        if (index < 0) return cudaErrorNotSupported;
         const Array arrays[] = {
-ARRAYS
+${arrays}
         };
-        if (const cudaError_t error = fit(arrays)) return error;
-        if (!device.ready[build])
-            if (const cudaError_t error = set_attributes(device, build, plan)) return error;
+        if (const cudaError_t error = check_arrays(arrays)) return error;
+        if (!device.ready[index])
+            if (const cudaError_t error = set_attributes(device, index, plan)) return error;
         if (plan.cooperative)
-            if (const cudaError_t error = fits_at_once(device, build, plan)) return error;
-TAKE    }
+            if (const cudaError_t error = check_co_residency(device, index, plan)) return error;
+${get_workspace}    }
 
     cudaLaunchAttribute attributes[2] = {};
     unsigned count = 0;
@@ -429,44 +427,44 @@ TAKE    }
         attributes[count].id = cudaLaunchAttributeCooperative;
         attributes[count++].val.cooperative = 1;
     }
-    cudaLaunchConfig_t config = {};  // the cluster's size is the kernel's own
+    cudaLaunchConfig_t config = {};  // the kernel itself declares its cluster size
     config.gridDim = dim3(static_cast<unsigned>(plan.grid));
     config.blockDim = dim3(static_cast<unsigned>(plan.block));
     config.dynamicSmemBytes = static_cast<size_t>(plan.shared);
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = count;
-TAKEN
-    return cudaLaunchKernelExC(&config, functions[build], LIST);
+${taken}
+    return cudaLaunchKernelExC(&config, functions[index], ${list});
 }
 
-}  // namespace NAME_parts
+}  // namespace ${name}_parts
 """
 
 CALL = """\
-OPENING
+${opening}
 {
-    using namespace NAME_parts;
-    constexpr Dtype dtype = Dtype::DTYPE;
-    const Matrix matrix = {dtype, bytes_of(dtype), MATRIX, 0, 0AXIS};
-    return launch(matrix, {VALUES}, REST);
+    using namespace ${name}_parts;
+    constexpr Dtype dtype = Dtype::${dtype};
+    const Matrix matrix = {dtype, bytes_of(dtype), ${matrix}, 0, 0${axis}};
+    return launch(matrix, {${values}}, ${rest});
 }
 """
 
 WORKSPACE = """\
-// Bytes that any call with these sizes may want on the current device; 0 if none does.
-OPENING
+// The workspace that calls with these sizes need on the current device, in bytes; 0 if none.
+${opening}
 {
-    using namespace NAME_parts;
+    using namespace ${name}_parts;
     CurrentDevice current;
     if (current.error) return 0;
     long long bytes = 0;
-    for (const Dtype dtype : {LISTED}) {
+    for (const Dtype dtype : {${listed}}) {
         const long long size = bytes_of(dtype);
         for (const long long x_start : {0LL, size})
             for (const long long y_start : {0LL, size}) {
                 const Plan plan =
-                    planned({dtype, size, MATRIX, x_start, y_startAXIS},
+                    planned({dtype, size, ${matrix}, x_start, y_start${axis}},
                             current.device->gpu);
                 if (plan.error == cudaSuccess) bytes = greater(bytes, plan.workspace);
             }
@@ -474,7 +472,7 @@ OPENING
     return static_cast<size_t>(bytes);
 }
 
-cudaError_t NAME_zeros::prepare(void* memory, size_t bytes, cudaStream_t stream)
+cudaError_t ${name}_zeros::prepare(void* memory, size_t bytes, cudaStream_t stream)
 {
     memory_ = nullptr;
     if (!memory || reinterpret_cast<std::uintptr_t>(memory) % 8 != 0) return cudaErrorInvalidValue;
@@ -482,7 +480,7 @@ cudaError_t NAME_zeros::prepare(void* memory, size_t bytes, cudaStream_t stream)
     if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
     if (capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureUnsupported;
     if (const cudaError_t error = cudaGetDevice(&device_)) return error;
-    if (const cudaError_t error = cudaStreamGetId(stream, &number_)) return error;
+    if (const cudaError_t error = cudaStreamGetId(stream, &id_)) return error;
     if (const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, stream)) return error;
     bytes_ = bytes;
     stream_ = stream;

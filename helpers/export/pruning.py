@@ -1,4 +1,4 @@
-"""Remove from a Python file what its public functions do not need."""
+"""Remove the parts of a Python file that its public functions do not need."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ OPERATORS = "_OPERATORS"  # a table whose entries begin with a schema: "softmax(
 
 
 def pruned(text: str, functions: Collection[str], operators: Collection[str]) -> str:
-    """The text without top-level definitions, imports and headings that `functions` and the entries
-    `operators` of the table do not reach. Statements that define nothing stay, with what they use.
+    """Return the text without the top-level definitions, imports and headings that `functions` and
+    the entries `operators` of the table do not reach. Other statements stay, with what they use.
 
-    A definition is reached if its name occurs in one that is: attributes are not resolved.
+    A definition is reached if its name occurs in one that is reached; attributes do not count.
     """
     lines = text.splitlines()
     body = ast.parse(text).body
@@ -35,7 +35,7 @@ def pruned(text: str, functions: Collection[str], operators: Collection[str]) ->
 
 
 def _entries(body: Sequence[ast.stmt], operators: Collection[str]) -> Iterator[ast.expr]:
-    """The entries of the table that are not needed."""
+    """Yield the entries of the table that are not needed."""
     for node in body:
         if _defined(node) == OPERATORS:
             for entry in node.value.elts:
@@ -45,7 +45,7 @@ def _entries(body: Sequence[ast.stmt], operators: Collection[str]) -> Iterator[a
 
 
 def _reached(body: Sequence[ast.stmt], functions: Collection[str]) -> set[str]:
-    """The names that are used by statements, by `functions`, and by the definitions of these."""
+    """Return the names that statements and `functions` use, directly or through definitions."""
     uses: dict[str, set[str]] = {}
     todo = [*functions]
     for node in body:
@@ -63,7 +63,7 @@ def _reached(body: Sequence[ast.stmt], functions: Collection[str]) -> set[str]:
 
 
 def _defined(node: ast.stmt) -> str:
-    """The name that a statement defines, if it does nothing else."""
+    """Return the name that a statement defines if it does nothing else, or ""."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return node.name
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -71,7 +71,7 @@ def _defined(node: ast.stmt) -> str:
 
 
 def _lines(node: ast.AST, lines: Sequence[str]) -> range:
-    """The numbers of a node's lines, with decorators and the comment above it."""
+    """Return the line numbers of a node, with its decorators and the comment above it."""
     first = min(one.lineno for one in (node, *getattr(node, "decorator_list", ())))
     while re.match(r"#(?! ----)", lines[first - 2]):
         first -= 1
@@ -83,7 +83,7 @@ def _without(lines: Sequence[str], gone: Collection[int]) -> str:
 
 
 def _bound(alias: ast.alias) -> str:
-    """The name that an import binds."""
+    """Return the name that an import binds."""
     return alias.asname or alias.name.partition(".")[0]
 
 

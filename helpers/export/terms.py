@@ -1,130 +1,132 @@
-"""Expressions of a header in the words of another language. They are C already."""
+"""Expressions of headers as text in another language: terms with their precedence.
+
+`TextDomain` is the part that C++ and Python share. It folds literals, so that a file that is
+exported for one dtype or with fixed features contains only what depends on the problem.
+"""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple
 
-from ..catalogue.expressions import Expression
+from ..catalogue.expressions import (
+    COMPARISONS,
+    DIVISIONS,
+    INTEGERS,
+    DivisionByZero,
+    Evaluate,
+    ExpressionError,
+    Names,
+)
 
-# The functions of FUNCTIONS in `helpers.catalogue.expressions`, for a file of Python that brings
-# its own.
-PYTHON_FUNCTIONS = '''\
-def ceil_div(number, by):
-    return -(-number // by)
-
-
-def power_of_two(number):
-    """The smallest power of two that is not below the number."""
-    return 1 << max(number - 1, 0).bit_length()
-'''
-
-
-def as_python(expression: Expression) -> str:
-    """The expression in Python: `rows * row > 4 * l2 or size == 2`, `(cols + 3) // 4`.
-
-    A comparison is a bool there; a division by zero, which refuses a shape, raises
-    `ZeroDivisionError`. `min` and `max` are Python's; it needs `PYTHON_FUNCTIONS`.
-    """
-    words = expression.text.replace("&&", "and").replace("||", "or")
-    return re.sub(r"\s*/\s*", " // ", words)
+WIDTH = 100  # columns of a line of code
+OR, AND, COMPARE, SUM, PRODUCT, ATOM = range(6)  # precedences, lowest first
 
 
-# ---- C++ ----------------------------------------------------------------------------------------
+class Term(NamedTuple):
+    """An integer expression."""
 
-SYMBOLS = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.Mod: "%",
-    ast.GtE: ">=",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.Lt: "<",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
-OR, AND, COMPARE, SUM, PRODUCT, ATOM = range(6)  # how closely an operator binds
+    text: str
+    precedence: int = ATOM
+    least: float = 1  # the least value that it may have; -inf if unknown
+    number: int | None = None  # the value of a literal
+
+    def within(self, precedence: int) -> str:
+        """Return the text, in parentheses if its operator binds less than `precedence`."""
+        return self.text if self.precedence >= precedence else f"({self.text})"
 
 
-def as_cpp(tree: ast.AST, least: Mapping[str, int]) -> str:
-    """The tree of an expression in C++, of `long long`. `least` is the least value that each name
-    may have.
+class TextDomain:
+    """The domain of text; a language says what differs."""
 
-    What may be zero and divides stands in `divisor(...)`, for which see `helpers.export.cpp_plan`.
-    Raises `ValueError` where a negative number may be divided, which a header refuses and C++ does
-    not.
-    """
-    return _cpp(tree, least)[0]
+    conjunction, disjunction, quotient = "&&", "||", "/"
+
+    def divisor(self, term: Term) -> Term:
+        """Return a divisor that may be 0, which rejects the problem."""
+        return term
+
+    def number(self, number: int) -> Term:
+        return Term(str(number), ATOM, number, number)
+
+    def call(self, function: str, least: float, *values: Term) -> Term:
+        return Term(f"{function}({', '.join(value.text for value in values)})", ATOM, least)
+
+    def apply(self, function: str, *values: Term) -> Term:
+        """Apply a function; raise `ExpressionError` if a number that may be negative is divided,
+        whose quotient depends on the language."""
+        if all(value.number is not None for value in values):
+            try:
+                return self.number(INTEGERS.apply(function, *(value.number for value in values)))
+            except DivisionByZero:
+                pass
+        if len(values) == 1:
+            return self.call(function, 1, *values)  # power_of_two
+        left, right = values
+        if function in ("min", "max"):
+            least = {"min": min, "max": max}[function](left.least, right.least)
+            return self.call(function, least, left, right)
+        small, large = (left, right) if function == "<=" else (right, left)
+        if function in ("<=", ">=") and small.number is not None and small.number <= large.least:
+            return self.number(1)
+        if function in COMPARISONS:
+            return Term(f"{left.within(SUM)} {function} {right.within(SUM)}", COMPARE, 0)
+        if function in DIVISIONS:
+            return self._divided(function, left, right)
+        if function == "*":
+            if 1 in (left.number, right.number):
+                return right if left.number == 1 else left
+            least = left.least * right.least if min(left.least, right.least) >= 0 else -inf
+            return Term(f"{left.within(PRODUCT)} * {right.within(ATOM)}", PRODUCT, least)
+        least = left.least + right.least
+        if function == "-":
+            least = -inf if right.number is None else left.least - right.number
+        return Term(f"{left.within(SUM)} {function} {right.within(PRODUCT)}", SUM, least)
+
+    def _divided(self, function: str, left: Term, right: Term) -> Term:
+        if left.least < 0:
+            raise ExpressionError(f"divides {left.text}, which may be negative")
+        if right.least < 1:
+            right = self.divisor(right)
+        if function == "ceil_div":
+            return self.call(function, min(1, left.least), left, right)
+        sign = self.quotient if function == "/" else function
+        return Term(f"{left.within(PRODUCT)} {sign} {right.within(ATOM)}", PRODUCT, 0)
+
+    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> Term:
+        terms = []
+        for part in parts:
+            term = part(names, self)
+            if term.number is None:
+                terms.append(term)
+            elif bool(term.number) is not conjunction:  # decides
+                if not any("divisor(" in term.text for term in terms):
+                    return self.number(int(not conjunction))
+                terms.append(term)
+                break
+        if not terms:
+            return self.number(int(conjunction))
+        if len(terms) == 1:
+            return (
+                terms[0]
+                if terms[0].precedence <= COMPARE
+                else self.apply("!=", terms[0], self.number(0))
+            )
+        # Compilers warn about && within || unless it is in parentheses.
+        word = self.conjunction if conjunction else self.disjunction
+        text = f" {word} ".join(term.within(COMPARE) for term in terms)
+        return Term(text, AND if conjunction else OR, 0)
 
 
-def least_value(tree: ast.AST, least: Mapping[str, int]) -> float:
-    """The least value that an expression may have; minus infinity if it is not known."""
-    if isinstance(tree, ast.Constant):
-        return tree.value
-    if isinstance(tree, ast.Name):
-        return least[tree.id]
-    if isinstance(tree, ast.BoolOp | ast.Compare):
-        return 0
-    if isinstance(tree, ast.Call):
-        parts = [least_value(part, least) for part in tree.args]
-        if tree.func.id in ("min", "max"):
-            return {"min": min, "max": max}[tree.func.id](parts)
-        if tree.func.id == "power_of_two":
-            return 1
-        return min(1, max(0, parts[0])) if parts[0] >= 0 else -inf  # ceil_div
-    left, right = least_value(tree.left, least), least_value(tree.right, least)
-    if isinstance(tree.op, ast.Add):
-        return left + right
-    if isinstance(tree.op, ast.Mult):
-        return left * right if min(left, right) >= 0 else -inf
-    if isinstance(tree.op, ast.Div | ast.Mod):
-        return 0 if left >= 0 else -inf
-    return left - right if isinstance(tree.right, ast.Constant) else -inf
-
-
-def _cpp(tree: ast.AST, least: Mapping[str, int]) -> tuple[str, int]:
-    """(text, how closely it binds)"""
-    if isinstance(tree, ast.Constant):
-        return (str(tree.value) if tree.value < 2**31 else f"{tree.value}LL"), ATOM
-    if isinstance(tree, ast.Name):
-        return tree.id, ATOM
-    if isinstance(tree, ast.BoolOp):
-        binds, symbol = (AND, " && ") if isinstance(tree.op, ast.And) else (OR, " || ")
-        # Compilers warn of && within || unless it has parentheses.
-        return symbol.join(_within(part, least, COMPARE) for part in tree.values), binds
-    if isinstance(tree, ast.Call):
-        parts = [_cpp(part, least)[0] for part in tree.args]
-        name = tree.func.id
-        if name == "ceil_div":
-            _, by = tree.args
-            _check_dividend(tree.args[0], least)
-            parts[1] = parts[1] if least_value(by, least) >= 1 else f"divisor({parts[1]})"
-        # std::min wants both of one type.
-        name = {"min": "lesser", "max": "greater"}.get(name, name)
-        return f"{name}({', '.join(parts)})", ATOM
-    if isinstance(tree, ast.Compare):
-        symbol = SYMBOLS[type(tree.ops[0])]
-        parts = [_within(part, least, SUM) for part in (tree.left, tree.comparators[0])]
-        return f" {symbol} ".join(parts), COMPARE
-    symbol = SYMBOLS[type(tree.op)]
-    binds = SUM if isinstance(tree.op, ast.Add | ast.Sub) else PRODUCT
-    left, right = _within(tree.left, least, binds), _within(tree.right, least, binds + 1)
-    if isinstance(tree.op, ast.Div | ast.Mod):
-        _check_dividend(tree.left, least)
-        if least_value(tree.right, least) < 1:
-            right = f"divisor({_cpp(tree.right, least)[0]})"
-    return f"{left} {symbol} {right}", binds
-
-
-def _within(tree: ast.AST, least: Mapping[str, int], binds: int) -> str:
-    text, own = _cpp(tree, least)
-    return text if own >= binds else f"({text})"
-
-
-def _check_dividend(tree: ast.AST, least: Mapping[str, int]) -> None:
-    if least_value(tree, least) < 0:
-        raise ValueError(f"`{ast.unparse(tree)}` may be negative and is divided")
+def wrapped(text: str, indent: int, hanging: int = 4) -> list[str]:
+    """Return code in lines of up to `WIDTH` columns. The first is indented by `indent` columns, the
+    others by `hanging` more."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hanging),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -25,8 +25,8 @@ from types import ModuleType
 from ..base.gpu import gpu_in_use
 from ..base.typed_json import Count, Samples
 from ..catalogue import dispatch
-from ..export.asked import request
 from ..export.python import write
+from ..export.request import export_request
 from ..problem.problem import Problem
 from . import baselines, store
 from .comparison import Comparison
@@ -148,7 +148,9 @@ def exported() -> ModuleType:
     """The file for PyTorch, written and imported."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "softmax_timed.py"
-        file.write_text(write(request("best", [], "softmax_timed"), "torch"), encoding="utf-8")
+        file.write_text(
+            write(export_request("best", [], "softmax_timed"), "torch"), encoding="utf-8"
+        )
         sys.path.insert(0, folder)
         try:
             return importlib.import_module("softmax_timed")

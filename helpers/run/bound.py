@@ -29,8 +29,9 @@ from ..base.gpu import Gpu
 from ..base.mode import gpu_for_plans
 from ..catalogue.dispatch import changes_of
 from ..catalogue.header import header
-from ..catalogue.plan import MAX_BLOCK, Header, Plan, option_name
+from ..catalogue.plan import Header, Plan, option_name
 from ..catalogue.registry import source, split_trial
+from ..catalogue.rules import MAX_BLOCK
 from ..problem.operations import MATRIX, Argument, Operation
 from ..problem.problem import Problem, integer
 from ..simt import byte_offset

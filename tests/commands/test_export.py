@@ -81,23 +81,38 @@ def test_a_file_hides_no_module(name: str, tmp_path: Path, monkeypatch, capsys) 
 
 REFUSED = {
     ("99_none", "8x8"): "no kernel file kernels/99_none.cu; there are: 00_copy",
-    ("08_cluster", "8x50303"): "08_cluster takes no float32 matrix of 8x50303: the kernel cannot",
-    ("06_registers", "8x40000"): "06_registers takes no float32 matrix of 8x40000: the kernel",
-    ("06_registers", "8x40", "--dtype", "float16"): "06_registers takes float32, not float16",
-    ("08_cluster", "8x32000", "--name", "2fast"): "'2fast' is no name of a function in C",
-    ("08_cluster", "8x32000", "--name", "new"): "'new' is no name of a function in C",
-    ("08_cluster", "8by32000"): "'8by32000' is not ROWSxCOLS, each a number or LOW..HIGH",
-    ("08_cluster", "9..8x32000"): "'9..8x32000': 9..8 is not 1 to 2147483647, the lower",
-    ("08_cluster", "0x32000"): "'0x32000': 0 is not 1 to 2147483647",
-    ("08_cluster", "8x3000000000"): "'8x3000000000': 3000000000 is not 1 to 2147483647",
-    ("08_cluster",): "name the shapes to compile for: 8192x50304",
+    ("08_cluster", "8x50303"): "08_cluster accepts no float32 matrix of 8x50303: the kernel cannot",
+    ("06_registers", "8x40000"): "06_registers accepts no float32 matrix of 8x40000: the kernel",
+    ("06_registers", "8x40", "--dtype", "float16"): "06_registers supports float32, not float16",
+    (
+        "08_cluster",
+        "8x32000",
+        "--name",
+        "2fast",
+    ): "the name of a function must consist of letters, digits and single _, and must not be a "
+    "reserved word of C++ or Python, got '2fast'",
+    ("08_cluster", "8x32000", "--name", "new"): "the name of a function must consist of letters",
+    ("08_cluster", "8by32000"): "shapes must be ROWSxCOLS, each a number or LOW..HIGH",
+    ("08_cluster", "9..8x32000"): "sizes must be 1 to 2147483647, the lower number first, got 9..8",
+    ("08_cluster", "0x32000"): "sizes must be 1 to 2147483647, the lower number first, got 0 in",
+    (
+        "08_cluster",
+        "8x3000000000",
+    ): "sizes must be 1 to 2147483647, the lower number first, got 3000000000",
+    ("08_cluster",): "name the shapes to compile for, such as 8192x50304",
     ("09_grid", "1..1000000x1..10000000"): "1..1000000x1..10000000 needs more than 2",
-    ("07_warp", "1..1000x1..1024"): "1..1000x1..1024 needs 69 builds, more than 64 in one file",
-    ("08_cluster", "8x32000", "--strides"): "08_cluster takes rows that follow each other; leave",
+    ("07_warp", "1..1000x1..1024"): "1..1000x1..1024 needs 69 specialisations, more than 64 in"
+    " one file",
+    ("08_cluster", "8x32000", "--strides"): "08_cluster requires rows without gaps; leave",
     (
         *("best", "8x32000", "--gpu", "132,62914560,90", "--gpu", "108,41943040,80"),
-    ): "one file is for GPUs of one compute capability, not 80 and 90",
-    ("09_grid", "1x1048576", "--gpu", "108,41943040,80"): "09_grid takes no float32 matrix of 1x1",
+    ): "one file supports one compute capability, got 80 and 90",
+    (
+        "09_grid",
+        "1x1048576",
+        "--gpu",
+        "108,41943040,80",
+    ): "09_grid accepts no float32 matrix of 1x1",
     ("best", "1..64x32000", "--as", "torch"): "only C++ is written for certain shapes and GPUs: "
     "leave out 1..64x32000\n",
     (
@@ -124,7 +139,7 @@ def test_a_file_is_replaced_by_force_alone(tmp_path: Path, capsys) -> None:
     file = tmp_path / "softmax.cu"
     file.write_text("mine")
     assert exported("06_registers", "8x4096", "-o", file) == 2
-    assert capsys.readouterr().err == f"{file} is there already; --force replaces it\n"
+    assert capsys.readouterr().err == f"{file} exists; --force replaces it\n"
     assert file.read_text() == "mine"
     assert exported("06_registers", "8x4096", "-o", file, "--force") == 0
     assert file.read_text() != "mine"

@@ -13,8 +13,8 @@ import numpy as np
 from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.dispatch import best
 from helpers.export import cpp
-from helpers.export.asked import request
 from helpers.export.cpp_call import CppCall
+from helpers.export.request import export_request
 from helpers.problem.operations import MATRIX
 from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, load
@@ -66,7 +66,7 @@ class Case(NamedTuple):
         return load(self.step).at(self.problem, gpu)
 
     def text(self, gpu: Gpu) -> str:
-        return cpp.write(request(self.step, [self.shape], self.name, [self.dtype], [gpu]))
+        return cpp.write(export_request(self.step, [self.shape], self.name, [self.dtype], [gpu]))
 
     @property
     def call(self) -> CppCall:

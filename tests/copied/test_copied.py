@@ -14,13 +14,13 @@ from helpers.base.gpu import H200, Gpu
 from helpers.base.mode import gpu_for_plans
 from helpers.catalogue.registry import steps, variants
 from helpers.export import cpp, cpp_call
-from helpers.export.asked import of_a_matrix, request
+from helpers.export.request import export_request, takes_matrix
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from tests.copied.compilers import NO_RUN, compiled, host_compiled, needs_headers, needs_nvcc
 
 FOLDER = Path(__file__).parent
-KERNELS = [*filter(of_a_matrix, (*steps(), *variants()))]
+KERNELS = [*filter(takes_matrix, (*steps(), *variants()))]
 # Each kernel at the first that it takes; one that is built for a shape also at LONG, where it may
 # want clusters of 16, much shared memory or all blocks at once.
 SHAPES = ((37, 1003), (37, 8200), (37, 200), (5, 32768))
@@ -53,7 +53,9 @@ class Case(NamedTuple):
     def text(self, gpu: Gpu) -> str:
         shape = f"{self.rows}x{self.cols}"
         return cpp.write(
-            request(self.step, [shape], self.name, [self.dtype], [gpu], self.apart, self.apart)
+            export_request(
+                self.step, [shape], self.name, [self.dtype], [gpu], self.apart, self.apart
+            )
         )
 
 
@@ -223,7 +225,7 @@ def test_every_exported_kernel_compiles_as_cpp17_without_a_warning(
 @needs_nvcc
 def test_a_file_finds_itself_under_any_name_in_any_folder(tmp_path: Path) -> None:
     """It includes itself once for each build, whichever way it was found."""
-    text = cpp.write(request("08_cluster", ["1..4096x32000"], "fast"), "fast.cu")
+    text = cpp.write(export_request("08_cluster", ["1..4096x32000"], "fast"), "fast.cu")
     old = text.replace("#ifdef __FILE_NAME__", "#if 0")  # a compiler that does not know it
     assert old != text and text.count("softmax_cluster(const") == 1
     (tmp_path / "inner").mkdir()
@@ -266,7 +268,7 @@ def test_exports_link_as_relocatable_device_code(objects: Objects) -> None:
     """Those of one file with one of another."""
     exports = of_arch(RELOCATABLE)
     gpu = Gpu(RELOCATABLE, H200.sms, H200.l2)
-    other = request("11_any_row", ["37x8200"], "of_other", ["float32"], [gpu])
+    other = export_request("11_any_row", ["37x8200"], "of_other", ["float32"], [gpu])
     options = f"-arch=sm_{RELOCATABLE}", "-rdc=true"
     main = objects.of("caller", calling(*exports[0], objects.folder), *options)
     files = objects.of_arch(RELOCATABLE), objects.of("other", cpp.write(other), *options)
@@ -455,7 +457,9 @@ def test_the_best_of_the_series_computes_what_it_should(
     dtype: str, apart: bool, tmp_path: Path
 ) -> None:
     shapes = [f"{rows}x{cols}" for rows, cols in BEST]
-    text = cpp.write(request("best", shapes, "of_best", [dtype], [gpu_for_plans()], apart, apart))
+    text = cpp.write(
+        export_request("best", shapes, "of_best", [dtype], [gpu_for_plans()], apart, apart)
+    )
     program = built(tmp_path, Case("best", 1, 1, dtype, apart), text)
     for rows, cols in BEST:
         said = run(program, "run", rows, cols, *Case("best", rows, cols, dtype, apart).places)

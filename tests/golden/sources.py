@@ -16,8 +16,8 @@ import numpy as np
 from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.dispatch import RANKINGS, choose, with_features
 from helpers.catalogue.registry import TRIALS, split_trial, steps, variants
-from helpers.export.asked import request
 from helpers.export.python import write
+from helpers.export.request import export_request
 from helpers.problem.operations import OPERATIONS
 from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_inputs, outputs
@@ -145,7 +145,7 @@ class Recording(Driver):
 
 @cache
 def exported_text(framework: str) -> str:
-    return write(request("best", []), framework)
+    return write(export_request("best", []), framework)
 
 
 @cache

@@ -11,9 +11,10 @@ import pytest
 from helpers.base.gpu import Gpu
 from helpers.catalogue.dispatch import choose
 from helpers.catalogue.header import header
-from helpers.catalogue.plan import MAX_BLOCK, MAX_GRID, Plan
+from helpers.catalogue.plan import Plan
 from helpers.catalogue.registry import source, steps, variants
-from helpers.problem.problem import DTYPES, Problem
+from helpers.catalogue.rules import MAX_BLOCK
+from helpers.problem.problem import DTYPES, MAX_INT, Problem
 from helpers.run.bound import Kernel
 
 SIZES = [(sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (4, 50, 126)]
@@ -88,7 +89,7 @@ def plans(name: str) -> list[Planned]:
 
 def check_limits(gpu: Gpu, plan: Plan) -> None:
     """What CUDA and the GPU allow."""
-    assert 1 <= plan.grid <= MAX_GRID and 0 <= plan.shared_mem <= gpu.max_shared
+    assert 1 <= plan.grid <= MAX_INT and 0 <= plan.shared_mem <= gpu.max_shared
     assert 32 <= plan.block <= MAX_BLOCK and plan.block % 32 == 0
     assert 1 <= plan.cluster <= 16 and plan.grid % plan.cluster == 0
     assert gpu.capability >= 90 or not (plan.cluster > 1 or plan.programmatic)

@@ -1,4 +1,4 @@
-"""Compiling, keeping and launching the kernels, by NVRTC and the CUDA driver."""
+"""Compile, cache and launch the kernels through NVRTC and the CUDA driver."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from typing import NamedTuple
 
 from .planning import KERNELS, Gpu, Plan, Refused, plan
 
-# As the kernels were measured.
 COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has not used the GPU yet
-MOST_LAUNCHES = 4096  # matrices whose launch is kept
+MAX_LAUNCHES = 4096  # launches kept per GPU
 NO_HEADERS = (
-    "CUDA's cuda_fp16.h and cuda_bf16.h, which 16-bit kernels include, are not found: the package "
-    "nvidia-cuda-runtime (for CUDA 12 nvidia-cuda-runtime-cu12) has them, or a toolkit in CUDA_HOME"
+    "CUDA's cuda_fp16.h and cuda_bf16.h, which 16-bit kernels include, were not found: install the "
+    "package nvidia-cuda-runtime (for CUDA 12 nvidia-cuda-runtime-cu12), or set CUDA_HOME to a "
+    "toolkit"
 )
-PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, a stream for each thread
+PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle for the streams of all threads
 
-# Of the addresses of a kernel's first two arrays, of a stream, and of what else a call gives.
+# Takes the addresses of a kernel's first two arrays, a stream, and further arguments by position.
 Launch = Callable[..., None]
 
 
 class CudaError(RuntimeError):
-    """What the driver or NVRTC refused."""
+    """An error of the CUDA driver or of NVRTC."""
 
 
 class _Attribute(ctypes.Structure):  # CUlaunchAttribute
@@ -61,7 +61,7 @@ def _nvrtc():
     names = [f"libnvrtc.so.{major}" for major in (13, 12)]
     if sys.platform == "win32":
         names = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
-    try:  # as PyTorch and CuPy find it, if they are new enough
+    try:  # as recent versions of PyTorch and CuPy find it
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         names.insert(0, load_nvidia_dynamic_lib("nvrtc").abs_path)
@@ -69,7 +69,7 @@ def _nvrtc():
         wheels = importlib.util.find_spec("nvidia")
         for folder in wheels.submodule_search_locations or () if wheels else ():
             names[:0] = map(str, Path(folder).glob("*/lib/libnvrtc.so.*"))
-    return _load(names, "NVRTC (the package nvidia-cuda-nvrtc has it)")
+    return _load(names, "NVRTC (install the package nvidia-cuda-nvrtc)")
 
 
 def _load(names: list[str], what: str):
@@ -81,27 +81,27 @@ def _load(names: list[str], what: str):
     raise CudaError(f"cannot load {what}: none of {', '.join(names)}")
 
 
-def _ask(call: str, *arguments) -> None:
-    """A call of the driver. Raises `CudaError`."""
-    if status := getattr(_driver(), call)(*arguments):
-        _refuse(call, status)
+def _call(function: str, *arguments) -> None:
+    """Call a function of the driver. Raises `CudaError` if it fails."""
+    if status := getattr(_driver(), function)(*arguments):
+        _fail(function, status)
 
 
-def _refuse(call: str, status: int) -> None:
+def _fail(function: str, status: int) -> None:
     """Raise `CudaError` with the driver's name for a status."""
     text = ctypes.c_char_p()
     _driver().cuGetErrorName(status, ctypes.byref(text))
-    raise CudaError(f"{call}: {(text.value or b'error').decode()} ({status})")
+    raise CudaError(f"{function}: {(text.value or b'error').decode()} ({status})")
 
 
 class Device:
-    """A GPU, and what was compiled for it."""
+    """A GPU with the kernels that were compiled for it."""
 
     def __init__(self, index: int):
         device, self.context = ctypes.c_int(), ctypes.c_void_p()
-        _ask("cuInit", 0)
-        _ask("cuDeviceGet", ctypes.byref(device), index)
-        _ask("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), device)
+        _call("cuInit", 0)
+        _call("cuDeviceGet", ctypes.byref(device), index)
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), device)
         # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, _MULTIPROCESSOR_COUNT,
         # _L2_CACHE_SIZE
         major, minor, sms, l2 = (_attribute(device, number) for number in (75, 76, 16, 38))
@@ -109,7 +109,7 @@ class Device:
         self._launches: dict[tuple, Launch | Refused] = {}
         self._functions: dict[tuple, ctypes.c_void_p] = {}
         self._shared: dict[tuple, int] = {}  # bytes of dynamic shared memory that are allowed
-        self._streams: dict[object, _Stream] = {}  # by the handle
+        self._streams: dict[object, _Stream] = {}  # by handle
         self._lock = threading.RLock()
 
     def launch(
@@ -117,220 +117,194 @@ class Device:
         rows: int,
         cols: int,
         dtype: str,
-        strides: tuple[int, int],
-        addresses: tuple[int, int],
-        workspace_of_graph: Callable[[int], tuple[int, object]],
-    ) -> Launch:
-        """What launches softmax of a matrix, whatever matrix it is of these sizes and strides whose
-        x and y start as these addresses do between multiples of 16 bytes. It is kept.
-
-        `workspace_of_graph` gives (address, owner) of so many bytes that are zero whenever the
-        graph that the stream is captured into comes there, and are the graph's alone. Raises
-        `Refused` for what no kernel takes, `CudaError`.
-        """
-        x, y = addresses
-        key = rows, cols, dtype, strides, x & 15, y & 15
-        if launch := self._launches.get(key):
-            return launch
-        launch = self._new_launch(*key, workspace_of_graph)
-        self._keep(key, launch)
-        return launch
-
-    def launch_around(
-        self,
-        operation: str,
-        rows: int,
-        cols: int,
-        dtype: str,
+        strides: tuple[int, int] | None = None,
+        starts: tuple[int, int] = (0, 0),
+        graph_workspace: Callable[[int], tuple[int, object]] | None = None,
+        operation: str = "softmax",
         inner: int = 1,
         features: tuple[tuple[str, int], ...] = (),
         given: tuple[str, ...] = (),
     ) -> Launch:
-        """What launches another operation, of arrays that follow each other and start at multiples
-        of 16 bytes (of an element, where the kernel's header says so). It is kept.
+        """Return the launch of an operation, as described for `plan`; it is kept.
 
-        Beside the first two arrays and the stream a call gives the parameters that `given` names,
-        a fraction as `float`. What nobody gives is 0, a null pointer. Raises what `launch` raises.
+        `starts` are the addresses of x and y modulo 16 bytes. A launch takes the addresses of the
+        kernel's first two arrays, a stream, and the parameters named in `given`, floating-point
+        ones as `float`; all other parameters are 0, null pointers if they are arrays.
+        `graph_workspace` allocates zeroed bytes for the graph being captured, which must be zero at
+        each replay, and returns their address and owner.
+
+        Raises `Refused` if no kernel accepts the matrix, and `CudaError`.
         """
-        key = operation, rows, cols, dtype, inner, features, given
+        key = rows, cols, dtype, strides, starts, operation, inner, features, given
         launch = self._launches.get(key)
         if launch is None:
-            sizes = {"rows": rows, "cols": cols, "outer": rows // inner, "dim": cols}
-            sizes["inner"] = inner
-            asked = {"operation": operation, "features": dict(features), "inner": inner}
             try:
-                found = plan(rows, cols, dtype, gpu=self.gpu, **asked)
-                launch = self._launcher(found, sizes, given)
+                launch = self._new_launch(*key, graph_workspace)
             except Refused as error:
                 launch = error
-            self._keep(key, launch)
+            if len(self._launches) >= MAX_LAUNCHES:  # the shapes keep changing
+                self._launches.clear()
+            self._launches[key] = launch
         if isinstance(launch, Refused):
             raise Refused(str(launch))
         return launch
 
-    def _keep(self, key: tuple, launch: Launch | Refused) -> None:
-        if len(self._launches) >= MOST_LAUNCHES:  # shapes that keep changing
-            self._launches.clear()
-        self._launches[key] = launch
-
-    def _launcher(self, found: Plan, known: dict[str, int], given: tuple[str, ...] = ()) -> Launch:
-        """The launch of a plan, whose first two parameters are arrays."""
-        others = KERNELS[found.kernel].parameters[2:]
+    def _new_launch(
+        self, rows, cols, dtype, strides, starts, operation, inner, features, given, graph_workspace
+    ) -> Launch:
+        place = starts == (0, 0), starts[0] == starts[1]
+        x_stride, y_stride = strides or (cols, cols)
+        problem = rows, cols, dtype, x_stride, y_stride, *place, self.gpu, operation
+        found = plan(*problem, dict(features), inner)
+        known = {"rows": rows, "cols": cols, "x_stride": x_stride, "y_stride": y_stride}
+        known |= {"outer": rows // inner, "dim": cols, "inner": inner}
+        others, size = KERNELS[found.kernel].parameters[2:], found.workspace
+        given = (*given, "workspace") if size else given
+        if unknown := [name for name in given if name not in others]:
+            raise Refused(f"{found.kernel} has no parameter {unknown[0]}")
         numbers = [known.get(name, 0) for name in others]
-        places = [2 + others.index(name) for name in given if name in others]
-        if len(places) < len(given):
-            raise Refused(f"{found.kernel} takes {', '.join(others)}, not all of {given}")
-        return _launcher(self._function(found), found, numbers, places, self.context)
+        places = [2 + others.index(name) for name in given]
+        launch = _launcher(self._function(found), found, numbers, places, self.context)
+        if not size:
+            return launch
 
-    def _new_launch(self, rows, cols, dtype, strides, x, y, workspace_of_graph) -> Launch:
-        found = plan(rows, cols, dtype, *strides, x == y == 0, x == y, self.gpu)
-        known = {"rows": rows, "cols": cols, "x_stride": strides[0], "y_stride": strides[1]}
-        if not found.workspace:
-            return self._launcher(found, known)
-        launch, size = self._launcher(found, known, ("workspace",)), found.workspace
-
-        def with_workspace(x: int, y: int, stream: int) -> None:
+        def with_workspace(x: int, y: int, stream: int, *values: int | float) -> None:
             address, owner = self._workspace(stream, size), None
             if address is None:
-                address, owner = workspace_of_graph(size)
-            launch(x, y, stream, address)
-            del owner  # only now: what a graph was given may be given on after this launch
+                address, owner = graph_workspace(size)
+            launch(x, y, stream, *values, address)
+            del owner  # not earlier: the memory may be reused once its owner is gone
 
         return with_workspace
 
     def _function(self, found: Plan) -> ctypes.c_void_p:
-        """The compiled kernel, with what CUDA must be asked for set."""
+        """Return the compiled kernel with the attributes that its launch requires."""
         key = found.kernel, found.options
         with self._lock:
             if key not in self._functions:
                 kernel = KERNELS[found.kernel]
                 image = machine_code(kernel.text, found.options, self.gpu.capability)
                 module, function = ctypes.c_void_p(), ctypes.c_void_p()
-                with _Ready(self.context):
-                    _ask("cuModuleLoadData", ctypes.byref(module), image)
+                with _Context(self.context):
+                    _call("cuModuleLoadData", ctypes.byref(module), image)
                     name = kernel.function.encode()
-                    _ask("cuModuleGetFunction", ctypes.byref(function), module, name)
+                    _call("cuModuleGetFunction", ctypes.byref(function), module, name)
                     if found.cluster > 8:  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-                        _ask("cuFuncSetAttribute", function, 14, 1)
+                        _call("cuFuncSetAttribute", function, 14, 1)
                 self._functions[key] = function
             function = self._functions[key]
             if found.shared_mem > self._shared.get(key, 0):
-                with _Ready(self.context):  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                    _ask("cuFuncSetAttribute", function, 8, found.shared_mem)
+                with _Context(self.context):  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                    _call("cuFuncSetAttribute", function, 8, found.shared_mem)
                 self._shared[key] = found.shared_mem
             return function
 
     def _workspace(self, handle: int, size: int) -> int | None:
-        """The stream's own bytes, which were zero at first and which every launch leaves zero; None
-        while it is captured.
+        """Return the address of a stream's workspace, which is zero before and after each launch;
+        None while the stream is captured.
 
-        A later stream may have the handle of one that is gone and whose kernels still run: its
-        number, which the driver may not be asked for during a capture, is another.
+        A new stream may have the handle of a destroyed stream whose kernels still run. The driver's
+        stream id, which must not be queried during a capture, tells them apart.
         """
         key = (handle, threading.get_ident()) if handle == PER_THREAD_STREAM else handle
         stream = self._streams.get(key) or self._streams.setdefault(key, _Stream(handle))
-        if (refused := stream.is_capturing()) == INVALID_CONTEXT:
-            _ask("cuCtxSetCurrent", self.context)
-            refused = stream.is_capturing()
-        if refused:
-            _refuse("cuStreamIsCapturing", refused)
+        if (status := stream.is_capturing()) == INVALID_CONTEXT:
+            _call("cuCtxSetCurrent", self.context)
+            status = stream.is_capturing()
+        if status:
+            _fail("cuStreamIsCapturing", status)
         if stream.captured.value:
             return None
-        if refused := stream.get_number():
-            _refuse("cuStreamGetId", refused)
-        given = stream.given
-        if given.number == stream.number.value and given.size >= size:
-            return given.addresses[-1]
-        return self._more(stream, size)
-
-    def _more(self, stream: _Stream, size: int) -> int:
-        """So many bytes for a stream that has fewer, or that is new under its handle."""
+        if status := stream.get_id():
+            _fail("cuStreamGetId", status)
+        memory = stream.memory
+        if memory.stream_id == stream.id.value and memory.size >= size:
+            return memory.addresses[-1]
         with self._lock:
-            given, number = stream.given, stream.number.value
-            if given.number != number:
-                for address in given.addresses:
-                    self._free(address)
-                given = _Workspaces(number, 0, ())
-            if given.size < size:
-                size = 1 << (size - 1).bit_length()
-                zeros = self.zeros(size, stream.handle)
-                given = stream.given = _Workspaces(number, size, (*given.addresses, zeros))
-            return given.addresses[-1]
+            return self._allocated(stream, size)
 
-    def _free(self, address: int) -> None:
-        """Give memory back, once everything that runs has ended: CUDA waits for that."""
-        with _Ready(self.context):
-            _ask("cuMemFree_v2", ctypes.c_uint64(address))
+    def _allocated(self, stream: _Stream, size: int) -> int:
+        """Return the address of a workspace for a stream that is new or whose own is too small."""
+        memory, stream_id = stream.memory, stream.id.value
+        if memory.stream_id != stream_id:
+            for address in memory.addresses:  # CUDA waits for the kernels that use it
+                with _Context(self.context):
+                    _call("cuMemFree_v2", ctypes.c_uint64(address))
+            memory = _Workspaces(stream_id, 0, ())
+        if memory.size < size:
+            size = 1 << (size - 1).bit_length()
+            address = self.zeros(size, stream.handle)
+            memory = stream.memory = _Workspaces(stream_id, size, (*memory.addresses, address))
+        return memory.addresses[-1]
 
     def zeros(self, size: int, stream: int) -> int:
-        """So many bytes, filled with zeros by the stream before what comes next on it."""
+        """Allocate bytes that a stream sets to zero, and return their address."""
         address = ctypes.c_uint64()
-        with _Ready(self.context):
-            _ask("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        with _Context(self.context):
+            _call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
             fill = ctypes.c_ubyte(0), ctypes.c_size_t(size), ctypes.c_void_p(stream)
-            _ask("cuMemsetD8Async", address, *fill)
+            _call("cuMemsetD8Async", address, *fill)
         return address.value
 
 
 @functools.cache
 def device(index: int) -> Device:
-    """The GPU of a number."""
+    """Return the GPU with an index."""
     return Device(index)
 
 
 class _Stream:
-    """A stream: its memory, and where the driver answers what it is asked. Threads that launch on
-    it share this: they are told the same."""
+    """A stream with its workspaces, shared by the threads that launch on it. The driver's answers
+    are written to `captured` and `id`."""
 
     def __init__(self, handle: int):
-        self.handle, self.given = handle, _Workspaces(0, 0, ())
-        self.captured, self.number = ctypes.c_int(), ctypes.c_ulonglong()
-        stream, captured = ctypes.c_void_p(handle), ctypes.byref(self.captured)
-        self.is_capturing = functools.partial(_driver().cuStreamIsCapturing, stream, captured)
-        number = ctypes.byref(self.number)
-        self.get_number = functools.partial(_driver().cuStreamGetId, stream, number)
+        self.handle, self.memory = handle, _Workspaces(0, 0, ())
+        self.captured, self.id = ctypes.c_int(), ctypes.c_ulonglong()
+        stream, driver = ctypes.c_void_p(handle), _driver()
+        captured, number = ctypes.byref(self.captured), ctypes.byref(self.id)
+        self.is_capturing = functools.partial(driver.cuStreamIsCapturing, stream, captured)
+        self.get_id = functools.partial(driver.cuStreamGetId, stream, number)
 
 
 class _Workspaces(NamedTuple):
-    """What a stream was given. Where it wanted more, the former bytes stay as long as it does:
-    another thread may be about to launch with them. Sizes double, so that all of them together are
-    less than twice the last."""
+    """The workspaces of a stream. Smaller ones are kept as long as the stream, because another
+    thread may be about to use them; sizes double, so all of them are less than twice the last."""
 
-    number: int  # of the stream
-    size: int  # of the last
+    stream_id: int
+    size: int  # bytes of the last
     addresses: tuple[int, ...]
 
 
-class _Ready:
-    """The context of a GPU, and the leave to load and allocate while a stream is captured."""
+class _Context:
+    """Make a GPU's context current and allow allocation while a stream is captured."""
 
     def __init__(self, context: ctypes.c_void_p):
         self.context, self.mode = context, ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
 
     def __enter__(self) -> None:
-        _ask("cuCtxPushCurrent_v2", self.context)
-        _ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))
+        _call("cuCtxPushCurrent_v2", self.context)
+        _call("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))
 
     def __exit__(self, *_) -> None:
-        _ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))
-        _ask("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        _call("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))
+        _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
 def _attribute(device: ctypes.c_int, number: int) -> int:
     value = ctypes.c_int()
-    _ask("cuDeviceGetAttribute", ctypes.byref(value), number, device)
+    _call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
     return value.value
 
 
 def _launcher(
     function: ctypes.c_void_p, found: Plan, numbers: list[int], places: list[int], context
 ) -> Launch:
-    """A function of the first two arguments, the stream, and those of these places. All else of the
-    launch is laid out here, once for each thread that is in it at the same time."""
+    """Return a function of the first two parameters, the stream, and the parameters at `places`.
+    The rest of the launch is laid out once per thread that launches at the same time."""
     enqueue, unused = _driver().cuLaunchKernelEx, []
 
     def laid_out() -> tuple:
-        values = (ctypes.c_uint64 * (2 + len(numbers)))(0, 0, *numbers)  # an int reads the low half
+        values = (ctypes.c_uint64 * (2 + len(numbers)))(0, 0, *numbers)  # little-endian
         first = ctypes.addressof(values)
         pointers = (ctypes.c_void_p * len(values))(*(first + 8 * i for i in range(len(values))))
         config = _Config((found.grid, 1, 1), (found.block, 1, 1), found.shared_mem)
@@ -348,23 +322,23 @@ def _launcher(
         values[0] = x
         values[1] = y
         if places:
-            for number, place in enumerate(places):  # a third of the time of a zip that is strict
+            for number, place in enumerate(places):  # faster than a strict zip
                 value = others[number]
                 values[place] = _bits(value) if isinstance(value, float) else value
         config.stream = stream
         status = enqueue(where, function, pointers, None)
         if status == INVALID_CONTEXT:
-            _ask("cuCtxSetCurrent", context)
+            _call("cuCtxSetCurrent", context)
             status = enqueue(where, function, pointers, None)
-        unused.append(layout)  # the driver has copied it
+        unused.append(layout)  # the driver has copied the parameters
         if status:
-            _refuse("cuLaunchKernelEx", status)
+            _fail("cuLaunchKernelEx", status)
 
     return launch
 
 
 def _bits(value: float) -> int:
-    """A number as a parameter that is a C float holds it."""
+    """Return the bits of a number as a C float."""
     return int.from_bytes(struct.pack("<f", value), "little")
 
 
@@ -372,9 +346,9 @@ def _bits(value: float) -> int:
 
 
 def machine_code(text: str, options: tuple[str, ...], capability: int) -> bytes:
-    """A kernel compiled for sm_`capability`, from the cache if it was compiled before.
+    """Return a kernel's machine code for sm_`capability`, from the cache if it is there.
 
-    The cache is the folder `$SOFTMAX_CACHE_DIR`, by default ~/.cache/softmax-worklog. Raises
+    The cache is in the folder `$SOFTMAX_CACHE_DIR`, by default ~/.cache/softmax-worklog. Raises
     `CudaError` with the compiler's log.
     """
     nvrtc = _nvrtc()
@@ -387,7 +361,7 @@ def machine_code(text: str, options: tuple[str, ...], capability: int) -> bytes:
         content = entry.read_bytes()
         if hashlib.sha256(content[32:]).digest() == content[:32]:
             return content[32:]
-    except OSError:  # not compiled yet
+    except OSError:  # not in the cache
         pass
     image = _compile(nvrtc, text, flags + [f"-I{folder}" for folder in _include_folders(nvrtc)])
     try:
@@ -395,7 +369,7 @@ def machine_code(text: str, options: tuple[str, ...], capability: int) -> bytes:
         with tempfile.NamedTemporaryFile(dir=entry.parent, delete=False) as file:
             file.write(hashlib.sha256(image).digest() + image)
         os.replace(file.name, entry)
-    except OSError:  # a folder that cannot be written to: only slower
+    except OSError:  # the folder cannot be written: compile again next time
         pass
     return image
 
@@ -427,7 +401,7 @@ def _cache_folder() -> Path:
 
 
 def _include_folders(nvrtc) -> list[Path]:
-    """Where CUDA's headers of 16-bit types are: beside NVRTC, then in a toolkit."""
+    """Return the folder of CUDA's 16-bit headers: next to NVRTC, or in a toolkit."""
     library = Path(nvrtc._name)  # .../lib/libnvrtc.so.13, or a bare name
     beside = library.parent.parent
     roots = [beside, beside.parent / "cuda_runtime"] if library.is_absolute() else []

@@ -1,4 +1,4 @@
-"""Which kernel takes a matrix, and how it is compiled and launched."""
+"""Choose the kernel for a matrix, and plan how it is compiled and launched."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ MAX_INT = 2**31 - 1
 
 
 class Gpu(NamedTuple):
-    """What a plan depends on."""
+    """The properties of a GPU that plans depend on."""
 
     capability: int  # compute capability, 90 for 9.0
-    sms: int  # multiprocessors
+    sms: int  # streaming multiprocessors
     l2: int  # bytes of L2 cache
 
 
 class Kernel(NamedTuple):
-    """A kernel file: the contract in its header, and its text."""
+    """A kernel file: the rules of its header, and its text."""
 
-    table: Callable[..., dict]  # the header's expressions; it returns the value of each name
+    table: Callable[..., dict]  # the rules: values by name
     macros: tuple[str, ...]  # names of the table that the code is compiled with
-    dtypes: tuple[str, ...]  # the first needs no option
-    align: int  # bytes that arrays must start at a multiple of; 0: those of an element
-    parameters: tuple[str, ...]  # what the function takes, in this order
-    features: dict[str, int]  # what it computes beside its operation; 0: it does not
-    builds: tuple[str, ...]  # those of them that its table takes
-    cooperative: bool  # whether all blocks must run at once
+    dtypes: tuple[str, ...]  # the first needs no compiler option
+    align: int  # required alignment of arrays in bytes; 0: that of an element
+    parameters: tuple[str, ...]  # of the function, in order
+    features: dict[str, int]  # values of the supported features; 0 is disabled
+    builds: tuple[str, ...]  # the features that the table takes as arguments
+    cooperative: bool  # whether all blocks must be co-resident
     arch: int  # the lowest compute capability, 75 for 7.5
     function: str
     text: str
@@ -44,14 +44,14 @@ class Plan(NamedTuple):
     grid: int
     block: int
     shared_mem: int  # bytes of dynamic shared memory
-    workspace: int  # bytes of zeros in global memory
-    cooperative: bool  # whether all blocks must run at once
-    cluster: int  # blocks of a cluster
-    reason: str  # why this kernel
+    workspace: int  # bytes of zeroed global memory
+    cooperative: bool  # whether all blocks must be co-resident
+    cluster: int  # blocks per cluster
+    reason: str  # why this kernel was chosen
 
 
 class Refused(ValueError):
-    """Why a kernel, or every kernel, does not take a matrix."""
+    """Why a kernel, or every kernel, does not accept a matrix."""
 
 
 def plan(
@@ -67,127 +67,111 @@ def plan(
     features: Mapping[str, int] = MappingProxyType({}),
     inner: int = 1,
 ) -> Plan:
-    """The first of `RANKING` that takes a matrix of rows x cols, and its launch.
+    """Return the first kernel of the ranking that accepts a matrix of rows x cols, with its launch.
 
-    The strides count elements from one row to the next, cols if not given; `aligned` says that x
-    and y start at multiples of 16 bytes, `alike` that they start equally far from such multiples.
-    `gpu` is `TUNED_ON` if it is not given. Of another `operation`, or softmax with `features`, it
-    is the first of `AROUND`: {"MASK": 2, "LOG": 1}, say, of a causal log-softmax. "scaled_softmax"
-    is softmax by a kernel that takes a scale. Along another axis than the last, `inner` is how many
-    elements its columns are apart, and rows counts all of them. Raises `Refused`, a `ValueError`,
-    for what no kernel takes, `TypeError` for what is no integer.
+    x_stride and y_stride are the row strides in elements, by default cols. `aligned` says whether x
+    and y start at multiples of 16 bytes, `alike` whether their addresses are equal modulo 16 bytes.
+    `gpu` is by default the one that the plans were tuned on. `operation` is "softmax" or a key of
+    `OPERATIONS`; `features` are its options, such as {"MASK": 2, "LOG": 1} for a causal
+    log-softmax. "scaled_softmax" is softmax by a kernel that takes a scale. Along an axis other
+    than the last, neighbouring elements are `inner` elements apart and rows is outer * inner.
+
+    Raises `Refused`, a `ValueError`, if no kernel accepts the matrix, and `TypeError` for sizes
+    that are not integers.
     """
     gpu = TUNED_ON if gpu is None else gpu
     if dtype not in SIZES:
-        raise Refused(f"the kernels take {', '.join(SIZES)}, not {dtype}")
+        raise Refused(f"dtype must be one of {', '.join(SIZES)}, got {dtype}")
     rows, cols, size = operator.index(rows), operator.index(cols), SIZES[dtype]
     strides = [cols if s is None else operator.index(s) for s in (x_stride, y_stride)]
     if not (1 <= rows <= MAX_INT and 1 <= cols <= MAX_INT):
-        raise Refused(f"rows = {rows} and cols = {cols} are not 1 to {MAX_INT}")
+        raise Refused(f"rows and cols must be 1 to {MAX_INT}, got {rows} and {cols}")
     if min(strides) < cols or rows * max(strides) * size > 2**57:
-        raise Refused(f"x_stride, y_stride = {strides} are no strides of {rows} rows of {cols}")
-    m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
-    m |= {"x_stride": strides[0], "y_stride": strides[1]}
-    apart = rows > 1 and strides != [cols, cols]
-    place = {"aligned": aligned and alike, "alike": alike, "apart": apart}
+        raise Refused(
+            f"x_stride and y_stride must be at least cols = {cols} and address at most 2**57 bytes "
+            f"for {rows} rows, got {strides[0]} and {strides[1]}"
+        )
     if operation == "softmax" and inner != 1:
         operation = "softmax_any_axis"
     if operation == "softmax_any_axis" and inner == 1 and not any(features.values()):
         operation = "softmax"
+    if inner < 1 or rows % inner:
+        raise Refused(f"rows must be a multiple of inner = {inner}, got {rows}")
+    m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
+    m |= {"x_stride": strides[0], "y_stride": strides[1]}
+    m |= {"outer": rows // inner, "dim": cols, "inner": inner}
+    m |= {"isAligned": aligned and alike, "isAlike": alike}
+    m["isContiguous"] = rows == 1 or strides == [cols, cols]
+    packs = aligned and alike and m["isContiguous"] and m["row"] % 16 == 0
+    candidates = RANKING
     if operation != "softmax" or any(features.values()):
-        if inner < 1 or rows % inner:
-            raise Refused(f"rows = {rows} is not outer * inner, with inner = {inner}")
-        return _around(operation, features, m, inner, dtype, place)
-    packs = aligned and alike and not apart and m["row"] % 16 == 0
+        kernels = OPERATIONS.get(operation.removeprefix("scaled_"), ())
+        candidates = [(name, lambda m: True, operation) for name in kernels]
+        if not kernels:
+            known = ", ".join(OPERATIONS) or "softmax"
+            raise Refused(f"operation must be one of {known}, got {operation}")
     reasons = []
-    for name, given, condition, reason in RANKING:
+    for name, condition, reason in candidates:
         try:
-            table = _table(KERNELS[name], m | given, dtype, **place)
+            kernel = KERNELS[name]
+            table = _table(kernel, m | _built(kernel, features), dtype)
         except Refused as error:
             reasons.append(f"{name}: {error}")
             continue
-        if condition(SimpleNamespace(**{**table, "packs": packs, "alike": alike})):
+        if condition(SimpleNamespace(**{**m, **table, "packs": packs, "alike": alike})):
             return _plan(name, table, dtype, reason)
-    raise Refused("; ".join(dict.fromkeys(reasons)) or "no kernel is for this matrix")
-
-
-def _around(
-    operation: str, features: Mapping[str, int], m: dict, inner: int, dtype: str, place: dict
-) -> Plan:
-    """The first file of an operation that builds the features and takes the matrix."""
-    reasons = []
-    for name in AROUND.get(operation.removeprefix("scaled_"), ()):
-        try:
-            kernel = KERNELS[name]
-            given = _built(kernel, features)
-            if "inner" in kernel.parameters:
-                given |= {"outer": m["rows"] // inner, "dim": m["cols"], "inner": inner}
-            elif inner != 1:
-                raise Refused("it takes rows whose columns follow each other")
-            table = _table(kernel, m | given, dtype, **place)
-        except Refused as error:
-            reasons.append(f"{name}: {error}")
-        else:
-            return _plan(name, table, dtype, operation)
-    known = ", ".join(AROUND) or "softmax alone"
-    raise Refused("; ".join(reasons) or f"there are kernels of {known}, none of {operation}")
+    raise Refused("; ".join(dict.fromkeys(reasons)) or "no kernel is meant for this matrix")
 
 
 def _built(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:
-    """What a kernel's table is given for features. Raises `Refused` for what it does not build."""
+    """Return the arguments of a kernel's table for features. Raises `Refused` if it lacks one."""
     given = {name: n for name, n in features.items() if n != kernel.features.get(name, 0)}
     if other := [name for name in given if name not in kernel.builds]:
-        raise Refused(f"it does not build {other[0]} = {given[other[0]]}")
+        raise Refused(f"does not support {other[0]} = {given[other[0]]}")
     return given
 
 
-def row_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """Elements from one row to the next, where one number says it and no row overlaps another;
-    cols of a single row. `strides` are in elements."""
-    *rows, cols = shape
-    if cols > 1 and strides[-1] != 1:
-        return None
-    apart, end = cols, None
-    for count, stride in zip(reversed(rows), reversed(strides[:-1]), strict=True):
-        if count == 1:  # its stride does not matter
-            continue
-        if end is None:
-            apart = stride
-        elif stride != end:
-            return None
-        end = stride * count
-    return apart if apart >= cols else None
-
-
-def _table(kernel: Kernel, m: dict, dtype: str, aligned: bool, alike: bool, apart: bool) -> dict:
-    """The values of a kernel's header. Raises `Refused` if it does not take the matrix."""
+def _table(kernel: Kernel, m: dict, dtype: str) -> dict:
+    """Return the values of a kernel's rules. Raises `Refused` if it rejects the matrix."""
+    if m["inner"] != 1 and "inner" not in kernel.parameters:
+        raise Refused("requires inner = 1")
     if dtype not in kernel.dtypes:
-        raise Refused(f"it takes {', '.join(kernel.dtypes)}")
+        raise Refused(f"requires {' or '.join(kernel.dtypes)}")
     if m["capability"] < kernel.arch:
-        raise Refused(f"it needs sm_{kernel.arch}, the GPU is sm_{m['capability']}")
-    if not aligned and kernel.align > m["size"]:
-        raise Refused(f"x and y must start at multiples of {kernel.align} bytes")
-    if apart and "x_stride" not in kernel.parameters:
-        raise Refused("it takes rows that follow each other")
+        raise Refused(f"requires sm_{kernel.arch}, the GPU is sm_{m['capability']}")
+    if not m["isAligned"] and kernel.align > m["size"]:
+        raise Refused(f"requires x and y aligned to {kernel.align} bytes")
+    if not m["isContiguous"] and "x_stride" not in kernel.parameters:
+        raise Refused("requires rows without gaps: x_stride = y_stride = cols")
     try:
         table = kernel.table(**m)
-    except ZeroDivisionError:  # the table of a long row may have no sense for a short one
-        raise Refused("its header has no value for this shape") from None
-    takes = table["columns"] and all(0 <= table[name] <= MAX_INT for name in kernel.macros)
-    if not (takes and 1 <= table["block"] <= 1024 and 1 <= table["grid"] <= MAX_INT):
-        raise Refused(f"it does not take rows = {m['rows']}, cols = {m['cols']}")
-    if not 0 <= table["shared_mem"] <= _most_shared(m["capability"]):
-        raise Refused(f"{table['shared_mem']} bytes of shared memory are more than a block has")
-    if table.get("LATE") == 0 and not alike:
-        raise Refused("x and y must start equally far from multiples of 16 bytes")
+    except ZeroDivisionError:  # the table may be meaningless for short rows
+        raise Refused("its rules have no value for this shape") from None
+    accepted = table["columns"] and all(0 <= table[name] <= MAX_INT for name in kernel.macros)
+    if not (accepted and 1 <= table["block"] <= 1024 and 1 <= table["grid"] <= MAX_INT):
+        raise Refused(f"does not accept rows = {m['rows']}, cols = {m['cols']}")
+    most = SHARED_KB[max(known for known in SHARED_KB if known <= m["capability"])] * 1024
+    if not 0 <= table["shared_mem"] <= most:
+        raise Refused(f"requires {table['shared_mem']} bytes of shared memory; a block has {most}")
+    if table.get("LATE") == 0 and not m["isAlike"]:
+        raise Refused("requires x and y with equal addresses modulo 16 bytes")
     if m["capability"] < 90 and (table.get("CLUSTER", 1) > 1 or table.get("PROGRAMMATIC")):
-        raise Refused("clusters and programmatic launches need sm_90")
+        raise Refused("clusters and programmatic launches require sm_90")
     return table
 
 
 def no_case() -> int:
-    """No case of a table holds."""
+    """Reject a matrix for which no case of a table holds."""
     raise Refused("no case of its table holds for this shape")
+
+
+def ceil_div(number: int, by: int) -> int:
+    return -(-number // by)
+
+
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least the number."""
+    return 1 << max(number - 1, 0).bit_length()
 
 
 def _plan(name: str, table: dict, dtype: str, reason: str) -> Plan:
@@ -195,21 +179,16 @@ def _plan(name: str, table: dict, dtype: str, reason: str) -> Plan:
     options = [f"-D{macro}={table[macro]}" for macro in kernel.macros]
     if dtype != kernel.dtypes[0]:
         options.append(DTYPE_OPTIONS[dtype])
-    launch = (table[key] for key in ("grid", "block", "shared_mem", "workspace"))
+    launch = (table.get(key, 0) for key in ("grid", "block", "shared_mem", "workspace"))
     cluster, reason = table.get("CLUSTER", 1), reason.format(**table)
     return Plan(name, tuple(options), *launch, kernel.cooperative, cluster, reason)
 
 
-def _most_shared(capability: int) -> int:
-    """Bytes of shared memory that a block may have."""
-    return SHARED_KB[max(known for known in SHARED_KB if known <= capability)] * 1024
-
-
-# ---- written by the export ----------------------------------------------------------------------
+# ---- generated by the export --------------------------------------------------------------------
 
 TUNED_ON = Gpu(0, 0, 0)
 SHARED_KB: dict[int, int] = {}
-# kernel, values that it is given, for which matrices, why
-RANKING: tuple[tuple[str, dict, Callable[[SimpleNamespace], bool], str], ...] = ()
-AROUND: dict[str, tuple[str, ...]] = {}  # operation -> kernels, best first
+# (kernel, condition, reason), best first
+RANKING: tuple[tuple[str, Callable[[SimpleNamespace], bool], str], ...] = ()
+OPERATIONS: dict[str, tuple[str, ...]] = {}  # kernels, best first
 KERNELS: dict[str, Kernel] = {}

@@ -1,4 +1,4 @@
-"""The operators that PyTorch is told of: on CUDA, without memory, and their gradients."""
+"""The custom operators: their implementations on CUDA and on fake tensors, and their gradients."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .broadcasting import rows_of
 from .launching import Launch, device
+from .layouts import rows_of
 from .planning import Refused
-from .pytorch import DTYPES, NAME, OPERATORS, _called, _composed, _later, _like, _operator, _whole
+from .pytorch import (
+    DTYPES,
+    NAME,
+    OPERATORS,
+    _causal_mask,
+    _composed,
+    _eager,
+    _like,
+    _operator,
+    _packed,
+)
 
 
 def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:
-    """What launches an operation of rows like those of x. Raises `Refused`."""
+    """Return the launch of an operation on rows like those of x. Raises `Refused`."""
     cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
-    matrix = x.numel() // cols, cols, DTYPES[x.dtype], inner
-    names = tuple(given.split())
-    return device(x.device.index).launch_around(operation, *matrix, tuple(features.items()), names)
+    matrix = x.numel() // cols, cols, DTYPES[x.dtype]
+    options = {"features": tuple(features.items()), "given": tuple(given.split())}
+    return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
 
 
 def _stream(x: Tensor) -> int:
@@ -29,16 +39,17 @@ def _stream(x: Tensor) -> int:
 
 
 def _run_softmax(x: Tensor, dim: int) -> Tensor:
-    return _called(x, dim, False)
+    return _eager(x, dim, False)
 
 
 def _run_log_softmax(x: Tensor, dim: int) -> Tensor:
-    return _called(x, dim, True)
+    return _eager(x, dim, True)
 
 
 def _fake_softmax(x: Tensor, dim: int) -> Tensor:
     if x.dtype not in DTYPES or x.dim() == 0:
-        raise TypeError(f"{NAME} takes rows of {', '.join(DTYPES.values())}, not {x.dtype}")
+        supported = ", ".join(DTYPES.values())
+        raise TypeError(f"{NAME} needs rows of {supported}, got {x.dim()} dimensions of {x.dtype}")
     return _like(x)
 
 
@@ -57,16 +68,16 @@ def _log_softmax_gradient(ctx, dy: Tensor) -> tuple:
     return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, True, False, False, 0.0, None), None
 
 
-# ---- its gradient --------------------------------------------------------------------------------
+# ---- gradient of softmax -------------------------------------------------------------------------
 
 
 def _run_backward(
     y: Tensor, dy: Tensor, dim: int, scale: float, log: bool, from_x: bool, wide: bool, p, seed
 ) -> Tensor:
-    """The gradient by x where y = softmax(scale * x), or its logarithm, and dy is that by y; where
-    y is what softmax was of, if `from_x`, x was of 16 bits although y is not, if `wide`, and where
-    dropout then dropped a share of p."""
-    y, dy = _whole(y), _whole(dy)
+    """Return the gradient with respect to x, given y = softmax(scale * x), or its logarithm, and
+    dy. With `from_x`, y is the argument of softmax; with `wide`, x has 16 bits although y has not;
+    elements were dropped with probability p."""
+    y, dy = _packed(y), _packed(dy)
     if y.numel() == 0:
         return _like(y)
     drops = p > 0 and _drops(y, "float16" if wide else DTYPES[y.dtype], wide)
@@ -76,12 +87,12 @@ def _run_backward(
     given = "dx scale p seed" if drops else "dx scale"
     try:
         launch = _launch(y, "softmax_backward", dim, features, given)
-    except Refused:  # another dimension, rows that are no whole packs or are too long
+    except Refused:  # another dimension, or rows that are not whole packs or too long
         if drops:
             raise
         y = torch.softmax(y, dim) if from_x else y
-        own = torch._log_softmax_backward_data if log else torch._softmax_backward_data
-        dx = own(dy, y, dim, y.dtype)
+        builtin = torch._log_softmax_backward_data if log else torch._softmax_backward_data
+        dx = builtin(dy, y, dim, y.dtype)
         return dx if scale == 1 else dx * scale
     with torch.cuda.device(y.device):
         dx = _like(y)
@@ -94,65 +105,68 @@ def _fake_backward(y: Tensor, dy: Tensor, *_) -> Tensor:
     return _like(y)
 
 
-# ---- what comes before softmax and behind it -----------------------------------------------------
+# ---- fused softmax -------------------------------------------------------------------------------
 
 
 def _run_fused(
     x: Tensor, mask, bias, scale: float, causal: bool, log: bool, wide: bool, p: float, seed
 ) -> Tensor:
     if p and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(f"{NAME}: dropout in a CUDA graph would drop the same at every replay")
+        raise RuntimeError(
+            f"{NAME} does not support dropout in a CUDA graph, which would drop the same elements "
+            "at each replay"
+        )
     y = torch.empty(x.shape, dtype=torch.float32 if wide else x.dtype, device=x.device)
     if x.numel() == 0:
         return y
     if causal and mask is not None:
-        mask, causal = mask | _later(x), False
+        mask, causal = mask | _causal_mask(x), False
     drops = p > 0 and _drops(x, DTYPES[x.dtype], wide)
     features = {"MASK": 1 if mask is not None else 2 * causal, "BIAS": int(bias is not None)}
     features |= {"LOG": int(log), "WIDE": int(wide), "DROPOUT": int(drops)}
     numbers, arrays = {"scale": scale}, []
     if mask is not None:
         kept, numbers["mask_rows"], numbers["mask_repeat"] = rows_of(mask.shape, x.shape, True)
-        hidden = _whole(mask.expand(*kept))
+        hidden = _packed(mask.expand(*kept))
         numbers["mask"] = hidden.data_ptr()
-        arrays.append(hidden)  # it must live until the launch
+        arrays.append(hidden)  # keeps it alive until the launch
     if causal:
         numbers |= {"mask_rows": x.shape[-2] if x.dim() > 1 else 1, "mask_repeat": 1}
     if bias is not None:
         kept, numbers["bias_rows"], _ = rows_of(bias.shape, x.shape, False)
-        added = _whole(bias.expand(*kept))
+        added = _packed(bias.expand(*kept))
         numbers["bias"] = added.data_ptr()
         arrays.append(added)
     if drops:
         numbers |= {"p": p, "seed": int(seed)}
     try:
         launch = _launch(x, "scaled_softmax", -1, features, " ".join(numbers))
-    except Refused:  # short rows, rows that are no whole packs or are too long, an older GPU
+    except Refused:  # rows that are short, too long or not whole packs, or an old GPU
         if drops:
             raise
         y = _composed(x, mask, bias, scale, causal, log, y.dtype).contiguous()
     else:
-        x = _whole(x)
+        x = _packed(x)
         with torch.cuda.device(x.device):
             launch(x.data_ptr(), y.data_ptr(), _stream(x), *numbers.values())
     return _dropped(y, p, seed) if p and not drops else y
 
 
 def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
-    """Whether kernels drop columns of rows like those of x, of a dtype that is that of softmax's
-    argument: both that of the way there and that of the way back."""
+    """Return whether kernels support dropout for rows like those of x in both the forward and the
+    backward pass; `dtype` is that of the argument of softmax."""
     cols, on = x.shape[-1], device(x.device.index)
     matrix, back = (x.numel() // cols, cols), "float32" if wide else dtype
     try:
-        on.launch_around("softmax", *matrix, dtype, 1, (("DROPOUT", 1), ("WIDE", int(wide))))
-        on.launch_around("softmax_backward", *matrix, back, 1, (("DROPOUT", 1),))
+        on.launch(*matrix, dtype, features=(("DROPOUT", 1), ("WIDE", int(wide))))
+        on.launch(*matrix, back, operation="softmax_backward", features=(("DROPOUT", 1),))
     except Refused:
         return False
     return True
 
 
 def _dropped(y: Tensor, p: float, seed: Tensor) -> Tensor:
-    """What dropout leaves of y where no kernel drops: the same for the same seed and shape."""
+    """Return y after dropout by PyTorch, the same for the same seed and shape."""
     generator = torch.Generator(y.device).manual_seed(int(seed))
     kept = torch.rand(y.shape, generator=generator, device=y.device, dtype=torch.float32) >= p
     return y * kept / (1 - p)
@@ -172,7 +186,7 @@ def _keep_fused(ctx, inputs: tuple, output: Tensor) -> None:
 def _fused_gradient(ctx, dy: Tensor) -> tuple:
     y, mask, seed, bias = ctx.saved_tensors
     by_bias, scale, from_x = ctx.needs_input_grad[2], ctx.scale, False
-    if ctx.p:  # y is x: what dropout left was not kept, and does not tell what softmax was
+    if ctx.p:  # y is x: the result was not kept, and softmax cannot be recovered from it
         from_x = mask is bias is None and not ctx.causal and not ctx.wide and scale == 1
         if not from_x:
             options = scale, ctx.causal, False, ctx.wide, 0.0, None
@@ -183,7 +197,7 @@ def _fused_gradient(ctx, dy: Tensor) -> tuple:
     if ctx.log and mask is not None:
         dx = dx.masked_fill(mask, 0)
     if ctx.log and ctx.causal:
-        dx = dx.masked_fill(_later(dx), 0)
+        dx = dx.masked_fill(_causal_mask(dx), 0)
     dbias = dx.sum_to_size(ctx.bias_shape) if by_bias else None
     if by_bias and scale != 1:
         dx = dx * scale
@@ -196,14 +210,14 @@ def _fused_gradient(ctx, dy: Tensor) -> tuple:
 def _run_loss(
     x: Tensor, target: Tensor, ignore_index: int, smoothing: float, z_loss: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row, and two statistics: its maximum m, and log(sum(exp(x - m)))."""
+    """Return the loss of each row, and its statistics: the maximum m and log(sum(exp(x - m)))."""
     loss, statistics = _fake_loss(x, target)
-    if x.numel() == 0:  # in rows without columns no target is a class
+    if x.numel() == 0:  # without columns no target is a class
         loss = loss.fill_(0).masked_fill(target != ignore_index, torch.nan)
         return loss, statistics.fill_(-torch.inf)
     given = "loss statistics ignore_index smoothing z_loss"
     launch = _launch(x, "cross_entropy", -1, {}, given)
-    x, target = x.contiguous(), _whole(target)
+    x, target = x.contiguous(), _packed(target)
     with torch.cuda.device(x.device):
         arrays = x.data_ptr(), target.data_ptr(), _stream(x), loss.data_ptr()
         launch(*arrays, statistics.data_ptr(), ignore_index, smoothing, z_loss)
@@ -221,14 +235,14 @@ def _run_loss_backward(
     if statistics.shape != (*target.shape, 2):
         raise ValueError(
             "the gradient of cross-entropy needs both statistics per row, of shape "
-            f"{(*target.shape, 2)}, not {tuple(statistics.shape)}; their sum lse will not do"
+            f"{(*target.shape, 2)}, not {tuple(statistics.shape)}; their sum lse is not enough"
         )
     dx = _like(x)
     if x.numel():
         given = "statistics dloss dx ignore_index smoothing z_loss"
         launch = _launch(x, "cross_entropy_backward", -1, {}, given)
         x = x.contiguous()
-        target, statistics, dloss = map(_whole, (target, statistics, dloss))
+        target, statistics, dloss = map(_packed, (target, statistics, dloss))
         with torch.cuda.device(x.device):
             arrays = x.data_ptr(), target.data_ptr(), _stream(x), statistics.data_ptr()
             launch(*arrays, dloss.data_ptr(), dx.data_ptr(), ignore_index, smoothing, z_loss)
@@ -251,7 +265,7 @@ def _loss_gradient(ctx, dloss: Tensor, _) -> tuple:
     return dx, None, None, None, None
 
 
-# ---- what PyTorch is told ------------------------------------------------------------------------
+# ---- registration --------------------------------------------------------------------------------
 
 
 def _keep_nothing(ctx, inputs: tuple, output: Tensor) -> None:
@@ -260,13 +274,13 @@ def _keep_nothing(ctx, inputs: tuple, output: Tensor) -> None:
 
 def _no_second_derivative(ctx, *_) -> None:
     raise NotImplementedError(
-        f"{NAME} has no second derivative: its gradients are kernels. torch.softmax, or "
-        "torch.nn.functional.cross_entropy, has one"
+        f"{NAME} has no second derivative, because its gradients are kernels; torch.softmax and "
+        "torch.nn.functional.cross_entropy have one"
     )
 
 
 LOSS = "int ignore_index, float smoothing, float z_loss"
-# schema, on CUDA, without memory, what is kept for the gradient, the gradient
+# schema, implementation on CUDA, on fake tensors, setup of the backward pass, gradient
 _OPERATORS = (
     (
         "softmax(Tensor x, int dim) -> Tensor",
@@ -297,7 +311,9 @@ _OPERATORS = (
     ),
 )
 
-if not hasattr(getattr(torch.ops, OPERATORS), "softmax"):  # else a copy of this file has them
+if not hasattr(
+    getattr(torch.ops, OPERATORS), "softmax"
+):  # else another copy of this file registered them
     _library = torch.library.Library(OPERATORS, "FRAGMENT")
     for _schema, _run, _fake, _keep, _gradient in _OPERATORS:
         _name = f"{OPERATORS}::{_schema.partition('(')[0]}"

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from helpers.base.gpu import Gpu
-from helpers.export.asked import request
 from helpers.export.python import write
+from helpers.export.request import export_request
 
 OLD = Gpu(80, 8, 2**20)
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
@@ -30,7 +30,7 @@ def imported(
 ) -> ModuleType:
     """The exported Python file of a kernel, edited, written to a folder and imported from there."""
     file = folder / f"{name}.py"
-    file.write_text(edited(write(request(step, [], name), framework)), encoding="utf-8")
+    file.write_text(edited(write(export_request(step, [], name), framework)), encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where compilers look for it

@@ -11,8 +11,8 @@ from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.dispatch import SOFTMAX_RANKING
 from helpers.catalogue.registry import split_trial, steps, variants
 from helpers.export import cpp
-from helpers.export.asked import Asked, of_a_matrix, request
 from helpers.export.cpp_plan import identifier
+from helpers.export.request import ExportRequest, export_request, takes_matrix
 from tests.copied.compilers import host_compiled, needs_headers
 from tests.helpers.export.plans import (
     GPUS,
@@ -30,7 +30,7 @@ from tests.helpers.export.plans import (
 FOLDER = Path(__file__).parent
 TRIALS = ["03_shared-b64", "06_registers-PACKS4", "07_warp-WIDTH1-ROWS2"]
 TRIALS += ["08_cluster-PROGRAMMATIC1", "11_any_row-LATE1"]
-KERNELS = [*filter(of_a_matrix, (*steps(), *variants(), *TRIALS)), *family()]
+KERNELS = [*filter(takes_matrix, (*steps(), *variants(), *TRIALS)), *family()]
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bfloat16"))
 SHAPES = ("37x1024", "64x8192", "64x524288", "1x262144", "37x200")  # each kernel takes one
 AXIS = "3x64x7"  # of another axis
@@ -43,18 +43,18 @@ def name_of(step: str) -> str:
     return "of_" + re.sub(r"\W", "_", step)
 
 
-def exported(step: str, dtypes: Sequence[str] = (), gpu: Gpu = H200) -> Asked:
+def exported(step: str, dtypes: Sequence[str] = (), gpu: Gpu = H200) -> ExportRequest:
     """A request for the first shape that a kernel takes."""
     kernel = load(step)
     dtypes = dtypes or [dtype.name for dtype in kernel.header.dtypes]
     if kernel.features.get("WIDE"):
         dtypes = [name for name in dtypes if name != "float32"]
     if "inner" in kernel.operation.sizes:
-        return request(step, [AXIS], name_of(step), dtypes, [gpu])
+        return export_request(step, [AXIS], name_of(step), dtypes, [gpu])
     for shape in SHAPES:
         rows, cols = map(int, shape.split("x"))
         if all(kernel.accepts(rows, cols, dtype, gpu) for dtype in dtypes):
-            return request(step, [shape], name_of(step), dtypes, [gpu])
+            return export_request(step, [shape], name_of(step), dtypes, [gpu])
     raise AssertionError(f"{step} takes none of {SHAPES}")
 
 
@@ -148,7 +148,7 @@ def test_the_plan_of_every_kernel_is_that_of_its_header(tmp_path: Path) -> None:
 def test_what_is_best_is_what_choose_picks_at_ten_thousand_matrices(tmp_path: Path) -> None:
     names = [dtype.name for dtype in DTYPES]
     new, old = (
-        cpp.write(request("best", CHOSEN_SHAPES, name, names, [gpu]))
+        cpp.write(export_request("best", CHOSEN_SHAPES, name, names, [gpu]))
         for name, gpu in (("newer", GPUS[0]), ("older", GPUS[3]))
     )
     program = Program(tmp_path, {"newer": new, "older": old})

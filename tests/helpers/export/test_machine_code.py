@@ -9,7 +9,7 @@ from cuda.bindings import nvrtc
 
 from helpers.base.gpu import H200
 from helpers.export import cpp
-from helpers.export.asked import request
+from helpers.export.request import export_request
 from helpers.run.bound import load
 from helpers.simt import compile_cubin
 from tests.copied.compilers import compiled, needs_nvcc, nvcc
@@ -32,7 +32,7 @@ each_case = pytest.mark.parametrize("step, rows, cols, dtype", CASES)
 
 
 def exported(step: str, rows: int, cols: int, dtype: str, name: str = "fast") -> str:
-    return cpp.write(request(step, [f"{rows}x{cols}"], name, [dtype], [H200]))
+    return cpp.write(export_request(step, [f"{rows}x{cols}"], name, [dtype], [H200]))
 
 
 def kernels_of(text: str) -> str:
@@ -40,7 +40,7 @@ def kernels_of(text: str) -> str:
     of itself stands in its place."""
     includes = "".join(re.findall(r"^#include <cuda_[bf]\w*16.h>\n", text, flags=re.MULTILINE))
     _, *texts = re.split(r"^#elif defined\(FAST_TEXT\) .*\n", text[: -len("#endif\n")], flags=re.M)
-    begin, end = text.index("// ---- builds"), text.index("#undef SOFTMAX_WORKLOG_TEXT")
+    begin, end = text.index("// ---- specialisations"), text.index("#undef SOFTMAX_WORKLOG_TEXT")
     first, *builds = text[begin:end].split("#define FAST_TEXT ")
     placed = (
         build.replace("#include FAST_SELF", texts[int(build.partition(" ")[0]) - 1])

@@ -6,8 +6,8 @@ from types import ModuleType
 import pytest
 from cuda.bindings import driver
 
-from helpers.export.asked import request
 from helpers.export.python import write
+from helpers.export.request import export_request
 from tests.helpers.export.machine_code import Build, Elf, machine_code
 from tests.helpers.export.simulated_driver import Driver, loaded
 from tests.helpers.export.stand_in_cupy import stand_in
@@ -20,7 +20,7 @@ def module(tmp_path, monkeypatch) -> ModuleType:
     monkeypatch.setenv("SOFTMAX_CACHE_DIR", str(tmp_path / "kept"))
     simulated = Driver()
     packages = {"cupy": stand_in(simulated)}
-    return loaded(write(request("best", []), "cupy"), packages, simulated, nvrtc=True)
+    return loaded(write(export_request("best", []), "cupy"), packages, simulated, nvrtc=True)
 
 
 # One matrix for each kernel of the ranking; the last is for a GPU without clusters.

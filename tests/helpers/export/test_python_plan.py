@@ -15,9 +15,9 @@ import pytest
 from helpers.base.paths import ROOT
 from helpers.catalogue.dispatch import RANKINGS
 from helpers.catalogue.registry import steps, variants
-from helpers.export.asked import NoSuchExport, of_a_matrix, request
 from helpers.export.pruning import pruned
 from helpers.export.python import write
+from helpers.export.request import ExportError, export_request, takes_matrix
 from helpers.problem.problem import DTYPES
 from helpers.run.bound import load
 from helpers.simt.cuda_text import token_hash
@@ -80,7 +80,7 @@ def differences(module: ModuleType, wanted: dict) -> Iterator[Matrix]:
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return write(request("best", []), "torch")
+    return write(export_request("best", []), "torch")
 
 
 def test_exported_plan_is_that_of_choose_and_of_the_header(text: str, wanted: dict) -> None:
@@ -143,42 +143,44 @@ def test_exported_plans_around_softmax_are_those_of_choose(text, wanted_around) 
 def test_a_softmax_that_is_only_scaled_has_the_plan_of_the_fused(text: str) -> None:
     module = planned(text)
     assert module.plan(64, 4096, operation="scaled_softmax").kernel == "12_fused"
-    with pytest.raises(module.Refused, match="12_fused: it does not take rows = 64, cols = 64"):
+    with pytest.raises(module.Refused, match="12_fused: does not accept rows = 64, cols = 64"):
         module.plan(64, 64, operation="scaled_softmax")
 
 
 def test_a_refusal_says_why(text: str) -> None:
-    with pytest.raises(ValueError, match="there are kernels of softmax, .* none of attention"):
+    with pytest.raises(ValueError, match="operation must be one of softmax, .* got attention"):
         planned(text).plan(64, 4096, operation="attention")
-    with pytest.raises(ValueError, match="kernels of softmax alone, none of cross_entropy"):
-        planned(write(request("07_warp", []), "cupy")).plan(64, 4096, operation="cross_entropy")
-    with pytest.raises(ValueError, match="13_any_axis: it does not build LOG = 1"):
+    with pytest.raises(ValueError, match="operation must be one of softmax, got cross_entropy"):
+        planned(write(export_request("07_warp", []), "cupy")).plan(
+            64, 4096, operation="cross_entropy"
+        )
+    with pytest.raises(ValueError, match="13_any_axis: does not support LOG = 1"):
         planned(text).plan(64, 4096, features={"LOG": 1}, inner=2)
     module = planned(text)
-    with pytest.raises(module.Refused, match="needs sm_75, the GPU is sm_70"):
+    with pytest.raises(module.Refused, match="requires sm_75, the GPU is sm_70"):
         module.plan(64, 64, gpu=module.Gpu(70, 80, 6 * MB))
 
 
 def test_one_kernel_takes_what_its_header_takes() -> None:
-    module = planned(write(request("07_warp", []), "cupy"))
+    module = planned(write(export_request("07_warp", []), "cupy"))
     assert module.plan(64, 77).kernel == "07_warp" and [*module.KERNELS] == ["07_warp"]
-    with pytest.raises(module.Refused, match="does not take rows = 64, cols = 1025"):
+    with pytest.raises(module.Refused, match="does not accept rows = 64, cols = 1025"):
         module.plan(64, 1025)
 
 
 def test_a_trial_has_its_values() -> None:
-    module = planned(write(request("08_cluster-CLUSTER2", []), "cupy"))
+    module = planned(write(export_request("08_cluster-CLUSTER2", []), "cupy"))
     assert "-DCLUSTER=2" in module.plan(64, 16384).options
-    with pytest.raises(NoSuchExport, match="01_naive-b32 changes more than its Build table"):
-        write(request("01_naive-b32", []), "cupy")
+    with pytest.raises(ExportError, match="01_naive-b32 changes more than its Build table"):
+        write(export_request("01_naive-b32", []), "cupy")
 
 
 def test_a_kernel_that_takes_no_late_y_gets_none() -> None:
-    module = planned(write(request("11_any_row-LATE0", []), "cupy"))
+    module = planned(write(export_request("11_any_row-LATE0", []), "cupy"))
     assert "-DLATE=0" in module.plan(64, 5001).options
-    with pytest.raises(module.Refused, match="equally far from multiples of 16 bytes"):
+    with pytest.raises(module.Refused, match="equal addresses modulo 16 bytes"):
         module.plan(64, 5001, aligned=False, alike=False)
-    module = planned(write(request("11_any_row", []), "cupy"))
+    module = planned(write(export_request("11_any_row", []), "cupy"))
     assert "-DLATE=1" in module.plan(64, 5001, aligned=False, alike=False).options
 
 
@@ -193,7 +195,7 @@ def test_a_plan_says_why(text: str) -> None:
 
 @pytest.mark.parametrize("framework", ["torch", "cupy"])
 def test_the_file_is_clean_and_says_where_it_comes_from(framework: str) -> None:
-    text = write(request("best", [], "fast_softmax"), framework)
+    text = write(export_request("best", [], "fast_softmax"), framework)
     command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", "exported.py", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout
@@ -205,7 +207,7 @@ def test_the_file_is_clean_and_says_where_it_comes_from(framework: str) -> None:
     assert "tuned on an NVIDIA H200" in " ".join(head.split())
     assert not re.search(r"^(from|import) (\.|helpers|numpy)", text, flags=re.MULTILINE)
     check_head(text, ["softmax", "scaled_masked_softmax", "cross_entropy"])
-    check_head(write(request("07_warp", []), framework), ["softmax"])
+    check_head(write(export_request("07_warp", []), framework), ["softmax"])
 
 
 def check_head(text: str, wanted: list[str]) -> None:
@@ -220,13 +222,13 @@ def check_head(text: str, wanted: list[str]) -> None:
         assert {keyword.arg for keyword in call.keywords} <= taken
 
 
-@pytest.mark.parametrize("step", [*filter(of_a_matrix, (*steps(), *variants()))])
+@pytest.mark.parametrize("step", [*filter(takes_matrix, (*steps(), *variants()))])
 def test_every_kernel_alone_is_planned_as_its_header_says(step: str) -> None:
     if load(step).name.startswith("copy"):
-        with pytest.raises(NoSuchExport, match="computes no softmax"):
-            write(request(step, []), "cupy")
+        with pytest.raises(ExportError, match="computes no softmax"):
+            write(export_request(step, []), "cupy")
         return
-    module = planned(write(request(step, []), "cupy"))
+    module = planned(write(export_request(step, []), "cupy"))
     dtypes = load(step).header.dtypes
     taken = 0
     for matrix in matrices(300, dtypes):
@@ -242,7 +244,7 @@ def test_every_kernel_alone_is_planned_as_its_header_says(step: str) -> None:
 @pytest.mark.parametrize("framework", ["torch", "cupy"])
 @pytest.mark.parametrize("step", ["07_warp", "11_any_length"])
 def test_a_file_of_one_kernel_has_no_other_functions(framework: str, step: str) -> None:
-    text = write(request(step, []), framework)
+    text = write(export_request(step, []), framework)
     public = [
         node.name
         for node in ast.parse(text).body

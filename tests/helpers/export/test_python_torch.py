@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from helpers.base.gpu import Gpu
-from helpers.export.asked import request
 from helpers.export.python import write
+from helpers.export.request import export_request
 from tests.helpers.export.conftest import Place
 from tests.helpers.export.exported_file import OLD
 
@@ -185,7 +185,7 @@ def test_calls_are_kept_and_shapes_that_keep_changing_fill_no_memory(place: Plac
         patched.setattr(fast, "_call_for", None)  # nothing is made anew
         fast.softmax(x)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fast, "MOST_CALLS", 4)
+        patched.setattr(fast, "MAX_CALLS", 4)
         for rows in range(1, 9):
             same(place, place.values(rows, 64))
         assert len(fast._calls) <= 4
@@ -304,12 +304,16 @@ def test_what_no_kernel_takes_is_composed_of_pytorchs_operations(place: Place) -
 def test_what_a_mask_or_a_bias_must_be(place: Place) -> None:
     x, fused = place.values(4, 512), place.module.scaled_masked_softmax
     for given, error, words in (
-        ((x, x), TypeError, "mask is of bool, True where x is hidden, not torch.float32"),
-        ((x, place.mask(2, 4, 512)), ValueError, r"mask of \(2, 4, 512\) is not broadcast to"),
+        ((x, x), TypeError, "mask must be bool, True for elements to hide, got torch.float32"),
+        (
+            (x, place.mask(2, 4, 512)),
+            ValueError,
+            r"mask of shape \(2, 4, 512\) cannot be broadcast to",
+        ),
     ):
         with pytest.raises(error, match=words):
             fused(*given)
-    with pytest.raises(ValueError, match=r"bias of \(3, 512\) is not broadcast"):
+    with pytest.raises(ValueError, match=r"bias of shape \(3, 512\) cannot be broadcast"):
         fused(x, bias=place.values(3, 512))
 
 
@@ -629,7 +633,9 @@ def test_exports_of_one_name_live_beside_each_other(made) -> None:
 
 
 def test_a_name_is_that_of_the_file_and_of_its_content() -> None:
-    text, again, other = (write(request("best", [], n), "torch") for n in ("fast", "fast", None))
+    text, again, other = (
+        write(export_request("best", [], n), "torch") for n in ("fast", "fast", None)
+    )
     assert text == again and 'NAME = "softmax_worklog"' in other
     (digest,) = re.findall(r'^CONTENT = "(\w{8})"  #', text, flags=re.MULTILINE)
     assert digest not in other
@@ -677,6 +683,6 @@ def test_a_graph_has_a_workspace_of_its_own_and_no_dropout(made) -> None:
     copy.module.softmax(x)
     used = [launch.workspace for launch in runtime.launches if launch.cooperative]
     assert len({*used}) == 3
-    with pytest.raises(RuntimeError, match="would drop the same at every replay"):
+    with pytest.raises(RuntimeError, match="would drop the same elements at each replay"):
         copy.module.scaled_masked_softmax(copy.values(6, 256), dropout_p=0.5)
     copy.module.scaled_masked_softmax(copy.values(6, 256), scale=0.5)

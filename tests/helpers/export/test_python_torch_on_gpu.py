@@ -183,7 +183,7 @@ def test_dropout_compiles_and_is_refused_in_a_graph(gpu: Place) -> None:
         (dx,) = torch.autograd.grad(compiled(x).sum(), x)
         assert dx.isfinite().all()
     drop(x.detach())
-    with pytest.raises(RuntimeError, match="same at every replay"):
+    with pytest.raises(RuntimeError, match="same elements at each replay"):
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             drop(x.detach())
 

@@ -15,7 +15,7 @@ from helpers.commands.export import main
 SECTION = re.search(
     r"^## Copy a kernel\n(.*?)^## ", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
 )[1]
-COMMANDS = re.findall(r'make export ARGS="(.*--as .*)"', SECTION)
+COMMANDS = re.findall(r'make export ARGS="(.*--as (?:torch|cupy).*)"', SECTION)
 EXAMPLES = re.findall(r"```python\n(.*?)```", SECTION, re.S)
 
 

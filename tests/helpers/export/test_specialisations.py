@@ -7,15 +7,17 @@ import pytest
 
 from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.dispatch import choose
-from helpers.export import builds as module
-from helpers.export.asked import Asked, NoSuchExport, Range, Shapes, request
-from helpers.export.builds import Build, builds, file_of
+from helpers.export import specialisations as module
+from helpers.export.request import ExportError, ExportRequest, Range, Shapes, export_request
+from helpers.export.specialisations import Specialisation, file_of, specialisations
 from helpers.run.bound import load
 
 A100 = Gpu(80, 108, 40 * 2**20)
 
 
-def build_at(asked: Asked, rows: int, cols: int, gap=(0, 0), aligned=True, alike=True, inner=1):
+def build_at(
+    asked: ExportRequest, rows: int, cols: int, gap=(0, 0), aligned=True, alike=True, inner=1
+):
     """The build that a shape needs, as kernels are planned one by one; None if none takes it."""
     (dtype,), (gpu,) = asked.dtypes, asked.gpus
     strides = [cols + extra for extra in gap]
@@ -33,7 +35,7 @@ def build_at(asked: Asked, rows: int, cols: int, gap=(0, 0), aligned=True, alike
         plan = kernel.bind(rows, cols, dtype, gpu, inner=inner, **sizes).plan
     except ValueError:
         return None
-    return Build(file_of(step), dtype, tuple(plan.macros.items()))
+    return Specialisation(file_of(step), dtype, tuple(plan.macros.items()))
 
 
 def numbers(part: Range | None) -> range:
@@ -58,8 +60,8 @@ def numbers(part: Range | None) -> range:
     ],
 )
 def test_a_small_range_has_the_builds_of_its_shapes(kernel, shape, dtype, gpu, monkeypatch) -> None:
-    monkeypatch.setattr(module, "MOST_BUILDS", 10**6)
-    asked = request(kernel, [shape], "f", [dtype], [gpu])
+    monkeypatch.setattr(module, "MAX_SPECIALISATIONS", 10**6)
+    asked = export_request(kernel, [shape], "f", [dtype], [gpu])
     (shapes,) = asked.shapes
     needed = {
         build_at(asked, rows * inner, cols, inner=inner)
@@ -67,7 +69,7 @@ def test_a_small_range_has_the_builds_of_its_shapes(kernel, shape, dtype, gpu, m
         for cols in range(shapes.cols.low, shapes.cols.high + 1)
         for inner in numbers(shapes.inner)
     }
-    assert {*builds(asked)} == needed - {None}
+    assert {*specialisations(asked)} == needed - {None}
 
 
 @pytest.mark.parametrize(
@@ -82,10 +84,10 @@ def test_a_large_range_has_the_build_of_any_of_its_shapes(
     kernel, shape, dtype, monkeypatch
 ) -> None:
     """However rows lie and wherever x and y start."""
-    monkeypatch.setattr(module, "MOST_BUILDS", 10**6)
-    asked = request(kernel, [shape], "f", [dtype], [H200], strides=True, anywhere=True)
+    monkeypatch.setattr(module, "MAX_SPECIALISATIONS", 10**6)
+    asked = export_request(kernel, [shape], "f", [dtype], [H200], strided=True, any_start=True)
     (shapes,) = asked.shapes
-    found, chance = {*builds(asked), None}, random.Random(0)
+    found, chance = {*specialisations(asked), None}, random.Random(0)
     for _ in range(400):
         rows = chance.randint(shapes.rows.low, shapes.rows.high)
         rows = rows if chance.random() < 0.7 else min(rows, chance.randint(1, 40))
@@ -96,43 +98,43 @@ def test_a_large_range_has_the_build_of_any_of_its_shapes(
 
 
 def test_a_range_that_takes_too_long_is_not_said_to_need_many_builds(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MOST_BOXES", 2**10)
-    asked = request("01_naive", ["1..2147483647x1..2147483647"], "f", ["float32"], [H200])
+    monkeypatch.setattr(module, "MAX_BOXES", 2**10)
+    asked = export_request("01_naive", ["1..2147483647x1..2147483647"], "f", ["float32"], [H200])
     with pytest.raises(
-        NoSuchExport, match="are too many shapes to find all their builds; ask for few"
+        ExportError, match="are too many shapes to find all their specialisations; request few"
     ):
-        builds(asked)
+        specialisations(asked)
 
 
 def test_a_range_with_too_many_builds_says_how_many() -> None:
-    asked = request("07_warp", ["1..1000x1..1024"], "f", ["float32"], [H200])
+    asked = export_request("07_warp", ["1..1000x1..1024"], "f", ["float32"], [H200])
     needed = {build_at(asked, 1000, cols) for cols in range(1, 1025)}
     with pytest.raises(
-        NoSuchExport, match=rf"needs {len(needed)} builds, more than 64 in one file"
+        ExportError, match=rf"needs {len(needed)} specialisations, more than 64 in one file"
     ):
-        builds(asked)
+        specialisations(asked)
 
 
 def test_several_shapes_dtypes_and_gpus_add_up() -> None:
     gpus = [H200, Gpu(90, 114, 50 * 2**20)]
     dtypes = ["float32", "bfloat16"]
-    asked = request("09_grid", ["1x1048576", "2x262144"], "f", dtypes, gpus)
+    asked = export_request("09_grid", ["1x1048576", "2x262144"], "f", dtypes, gpus)
     single = {
         build
         for shape in ("1x1048576", "2x262144")
         for dtype in dtypes
         for gpu in gpus
-        for build in builds(request("09_grid", [shape], "f", [dtype], [gpu]))
+        for build in specialisations(export_request("09_grid", [shape], "f", [dtype], [gpu]))
     }
-    assert {*builds(asked)} == single and len(single) == len(builds(asked))
+    assert {*specialisations(asked)} == single and len(single) == len(specialisations(asked))
 
 
 def test_a_shape_is_a_range_and_another_axis_has_three_sizes() -> None:
-    asked = request("06_registers", ["8x4096", "1..9x32"], "f")
+    asked = export_request("06_registers", ["8x4096", "1..9x32"], "f")
     assert asked.shapes[0] == Shapes(Range(8, 8), Range(4096, 4096))
     assert [str(shapes) for shapes in asked.shapes] == ["8x4096", "1..9x32"]
     assert asked.dtypes == (np.dtype("float32"),)
-    asked = request("13_any_axis", ["1..64x1024x3136"])
+    asked = export_request("13_any_axis", ["1..64x1024x3136"])
     assert asked.shapes == (Shapes(Range(1, 64), Range(1024, 1024), Range(3136, 3136)),)
     assert [str(shapes) for shapes in asked.shapes] == ["1..64x1024x3136"]
 
@@ -140,15 +142,15 @@ def test_a_shape_is_a_range_and_another_axis_has_three_sizes() -> None:
 @pytest.mark.parametrize(
     ("step", "shape", "said"),
     [
-        ("13_any_axis", "64x64", "'64x64' is not OUTERxDIMxINNER, each a number or"),
-        ("12_fused", "3x64x64", "'3x64x64' is not ROWSxCOLS, each a number or"),
-        ("13_any_axis", "1x1..2147483647x1..2147483647", "are too many lengths of an axis to find"),
+        ("13_any_axis", "64x64", "shapes must be OUTERxDIMxINNER, each a number or"),
+        ("12_fused", "3x64x64", "shapes must be ROWSxCOLS, each a number or"),
+        ("13_any_axis", "1x1..2147483647x1..2147483647", "are too many axis lengths to find"),
         (
             *("12_fused-WIDE1", "64x4096"),
-            "takes no float32 matrix of 64x4096: kernels/12_fused.cu does not build .*WIDE = 1",
+            "accepts no float32 matrix of 64x4096: kernels/12_fused.cu does not build .*WIDE = 1",
         ),
         ("14_backward-MASK1", "64x4096", "14_backward.cu has no MASK"),
-        ("variants/00_read", "64x64", "variants/00_read computes read: it is not exported"),
+        ("variants/00_read", "64x64", "variants/00_read computes read, which cannot be exported"),
         (
             *("softmax_backward-MASK1", "64x4096"),
             "softmax_backward has no MASK = 1; its features: LOG = no",
@@ -156,8 +158,8 @@ def test_a_shape_is_a_range_and_another_axis_has_three_sizes() -> None:
     ],
 )
 def test_a_refusal_says_why(step: str, shape: str, said: str) -> None:
-    with pytest.raises(NoSuchExport, match=said):
-        builds(request(step, [shape]))
+    with pytest.raises(ExportError, match=said):
+        specialisations(export_request(step, [shape]))
 
 
 @pytest.mark.parametrize(
@@ -172,5 +174,5 @@ def test_a_refusal_says_why(step: str, shape: str, said: str) -> None:
     ],
 )
 def test_an_operation_stands_for_its_kernel_and_names_it(name: str, step: str, shape: str) -> None:
-    assert request(name, [shape]) == request(step, [shape])
-    assert request(step, [shape]).name == name.partition("-")[0]
+    assert export_request(name, [shape]) == export_request(step, [shape])
+    assert export_request(step, [shape]).name == name.partition("-")[0]
