@@ -17,7 +17,7 @@ BUILDS = [bind(CODE, 4096, cols, dtype).options for cols in (4096, 32768) for dt
 @pytest.mark.parametrize(
     ("old", "new", "equal"),
     [
-        ("row_shift", "shift_of_the_row", True),
+        ("row_pair", "pair_of_the_row", True),
         ("    const int lane = threadIdx.x % 32;\n", "", None),  # does not compile
         ("threadIdx.x % 32", "threadIdx.x & 31", True),
         ("* THREADS + threadIdx.x", "* THREADS + (THREADS - 1 - threadIdx.x)", False),

@@ -145,7 +145,7 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
     # The table plans otherwise: the code is the same, the launch is not.
     kernels.edit(
         "10_sixteen_bit.cu",
-        ("1 when 4 * rows * row > 5 * l2", "1 when rows > 0"),
+        ("EVICT_LAST = 4 * rows * row > 5 * l2", "EVICT_LAST = rows > 0"),
     )
     assert best(SHORT) == "10_sixteen_bit"
     (kernels.folder / "10_sixteen_bit.cu").unlink()

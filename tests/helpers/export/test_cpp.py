@@ -29,7 +29,7 @@ from tests.helpers.export.plans import (
 
 FOLDER = Path(__file__).parent
 TRIALS = ["03_shared-b64", "06_registers-PACKS4", "07_warp-WIDTH1-ROWS2"]
-TRIALS += ["08_cluster-PROGRAMMATIC1", "11_any_row-LATE1"]
+TRIALS += ["09_grid-PROGRAMMATIC1", "11_any_row-LATE1"]
 KERNELS = [*filter(takes_matrix, (*steps(), *variants(), *TRIALS)), *family()]
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bfloat16"))
 SHAPES = ("37x1024", "64x8192", "64x524288", "1x262144", "37x200")  # each kernel takes one
