@@ -152,8 +152,9 @@ def test_the_shape_at_which_a_kernel_is_wrong_is_named(monkeypatch) -> None:
 
 
 def large_rows(cols: int, dtype: str) -> np.ndarray:
-    """Rows of ten small columns with the others masked, of nothing but masks, and of large columns:
-    whatever multiplies a column by log2(e) before it subtracts must not overflow, nor round."""
+    """Rows of ten small columns with the others masked, of nothing but masks, of large columns, and
+    of two columns just below 2^30: whatever multiplies a column by log2(e) or adds to it before it
+    subtracts must not overflow, nor round."""
     random = np.random.default_rng(0)
     masks = [-1e4] if dtype == "float16" else [-1e4, -1e9, -1.1e10, -1e20, -1e30, -3.38e38]
     scales = [1e3] if dtype == "float16" else [1e7, 3e8, 1e9, 1e10, 1e20, 1e37]
@@ -163,6 +164,9 @@ def large_rows(cols: int, dtype: str) -> np.ndarray:
         rows.append(row)
     rows += [random.normal(size=cols) * scale for scale in scales]
     rows += [np.full(cols, -mask) for mask in masks]
+    if dtype != "float16":
+        rows.append(np.full(cols, -(2.0**30)))
+        rows[-1][[0, -1]] = 2**30 - 192, 2**30 - 256
     return np.array(rows).astype(make_input(1, 1, dtype=dtype).dtype)
 
 
