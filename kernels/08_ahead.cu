@@ -168,7 +168,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     announce_block(&all_arrived, 8 * senders);
 
     // The turn before the first: there is nothing to write, and the queue fills.
-    const int packs = cols / (2 * pairs_per_pack);
+    const int packs = cols / width;
     const long long stride = (long long)clusters * packs;  // to the cluster's next row
     const int member = rank * THREADS + threadIdx.x;
     const bool has_last = member + (PACKS - 1) * step < packs;

@@ -9,10 +9,10 @@
 //           most       = 4 when share <= 512
 //                      | 8 when size == 2 || share <= 1024
 //                      | 16
-//           fewest     = 32 * ceil_div(share, 32 * most)
+//           fewest     = max(64, 32 * ceil_div(share, 32 * most))
 //           few        = rows * CLUSTER <= 2 * sms
 //           THREADS    = max(fewest, min(256, 32 * ceil_div(share, 64))) when few == 1
-//                      | max(64, fewest)
+//                      | fewest
 //           PACKS      = ceil_div(share, THREADS)
 //           RESIDENT   = max(1, min(2048, 65536 / (4 * PACKS + 32)) / THREADS)
 //           EVICT_LAST = 4 * rows * row > 5 * l2
@@ -35,15 +35,16 @@
 // every block, whose mbarrier counts the bytes. Measured with -ftz=true, as CuPy compiles.
 //
 // In the Build table `row` is the bytes of a row, `size` those of an element, `l2` those of the L2;
-// `share` is the packs (16 bytes each) of a block, `most` the packs of a thread, from measurements
-// on an H200. A block takes 8 to 16 KB of a row. If all blocks are resident at once (`few`), more
-// threads with fewer packs each are faster. RESIDENT leaves a thread 4 registers per pack and 32
-// others. -DFLOAT16 or -DBFLOAT16 select the dtype; without either it is float32.
+// `share` is the packs (16 bytes each) of a block, `most` the largest number of packs per thread,
+// measured on an H200, `fewest` the threads that it requires. From 16 KB to 256 KB of row, a block
+// takes 8 to 16 KB, unless a few rows use clusters of 16. With at most two blocks per SM (`few`),
+// more threads with fewer packs each are faster. RESIDENT leaves a thread 4 registers per pack and
+// about 32 others. -DFLOAT16 or -DBFLOAT16 selects the dtype; without either it is float32.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
     || !defined(EVICT_LAST) || !defined(STREAMING)
-#error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=192 -DPACKS=6 \
--DRESIDENT=1 -DEVICT_LAST=1 -DSTREAMING=1"
+#error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=128 -DPACKS=8 \
+-DRESIDENT=8 -DEVICT_LAST=1 -DSTREAMING=1"
 #endif
 
 #include "include/cache_hints.cuh"
@@ -61,7 +62,7 @@ constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers 
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
-// Loads 16 bytes that are read once. Not by *from: the compiler may reorder that (slower).
+// Loads 16 bytes that are read once. *from, which the compiler may reorder, was slower.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
     if (EVICT_LAST) return load_evict_last(from, evict_last_policy());
@@ -70,8 +71,8 @@ __device__ __forceinline__ uint4 load(const uint4* from)
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
-// RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
-// with as many registers as that leaves.
+// RESIDENT blocks per multiprocessor: enough threads to keep enough bytes in flight, each with as
+// many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
@@ -127,15 +128,15 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
         mbarrier_wait(&all_arrived);
     }
-    const float2 row_pair = merged(letters, senders);
+    const float2 row_pair = merge_pairs(letters, senders);
     const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 
     // ---- write ----------------------------------------------------------------------------------
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
-        // In 16 bits, a second exponential needs fewer registers than keeping the first. This says
-        // that the bits may be new ones: else the compiler keeps what it computed from them.
+        // In 16 bits, a second exponential needs fewer registers than keeping the first. The empty
+        // asm may change the bits; without it the compiler keeps the floats computed from them.
         uint4& bits = v[k].bits;
         if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll

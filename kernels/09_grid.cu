@@ -145,7 +145,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
         // other row, so nothing has to be waited for before writing.
         if (warp == 0) {
             Letter* boxes = workspace + (long long)row * BLOCKS * BLOCKS;
-            const Letter letter = letter_of(merged(pairs, warps));
+            const Letter letter = letter_of(merge_pairs(pairs, warps));
             for (int to_block = lane; to_block < BLOCKS; to_block += 32)
                 store_relaxed(boxes + to_block * BLOCKS + member, letter);
 

@@ -67,8 +67,8 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     const float row_max = warp_max<LANES>(fmaxf(lowest, max_of(v)));
 
     // exp(v - row_max) = 2^(v * log2(e) - shift). The rounding of shift is the same for the whole
-    // row, so it leaves with the division. It grows with the columns: past 2^29, where it would be
-    // too much, 2^(v - row_max) will do.
+    // row, so it cancels in the division. It grows with the columns: past 2^29, where it would be
+    // too large, 2^(v - row_max) suffices.
     const bool far = fabsf(row_max) >= 536870912.0f;
     const float slope = far ? 1.0f : 1.44269504f, shift = far ? row_max : row_max * slope;
     float2 e[PACKS][pairs_per_pack];

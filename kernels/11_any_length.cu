@@ -56,9 +56,9 @@ __device__ __forceinline__ void store_round(T* to, int late, const Pack& v, int 
     }
 }
 
-// ---- pairs --------------------------------------------------------------------------------------
+// ---- a warp's packs -----------------------------------------------------------------------------
 
-// A warp's pack of a number, -inf where it has no such pack.
+// Returns pack number `pack` of a warp, or -inf past the warp's last pack.
 __device__ __forceinline__ uint4 fetched(const uint4* body, int pack, int mine)
 {
     Pack found;
@@ -83,7 +83,7 @@ __device__ __forceinline__ float sum_of(const Pack (&packs)[count], float maximu
 }
 
 // Replaces the columns of a pack by exp(v - maximum) * factor.
-__device__ __forceinline__ void scale_up(Pack& pack, float maximum, float factor)
+__device__ __forceinline__ void exponentiate_and_scale(Pack& pack, float maximum, float factor)
 {
     // As in 08_cluster.cu: a second exponential, which the compiler must not keep from the first.
     uint4& bits = pack.bits;
@@ -143,7 +143,7 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
 
         // ---- exchange: as in 09_grid.cu ---------------------------------------------------------
         if (warp == 0) {
-            float2 all = merged(pairs, warps);
+            float2 all = merge_pairs(pairs, warps);
             if (BLOCKS > 1) {
                 Letter* boxes = workspace + row * BLOCKS * BLOCKS;
                 const Letter letter = letter_of(all);
@@ -174,7 +174,7 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         uint4 kept = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
-            scale_up(v[k], thread_max, factor);
+            exponentiate_and_scale(v[k], thread_max, factor);
             store_round(to_body, late, v[k], k * 32 + lane, mine, kept);
         }
         for (int round = PACKS; round < rounds; round += 4) {
@@ -183,7 +183,7 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
             for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                scale_up(more[k], thread_max, factor);
+                exponentiate_and_scale(more[k], thread_max, factor);
                 store_round(to_body, late, more[k], (round + k) * 32 + lane, mine, kept);
             }
         }

@@ -61,8 +61,8 @@ constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
-// RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
-// with as many registers as that leaves.
+// RESIDENT blocks per multiprocessor: enough threads to keep enough bytes in flight, each with as
+// many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
                 long long x_stride, long long y_stride)
@@ -130,7 +130,7 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
         if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
         mbarrier_wait(&all_arrived);
     }
-    const float2 row_pair = merged(letters, senders);
+    const float2 row_pair = merge_pairs(letters, senders);
     const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 
     // ---- write ----------------------------------------------------------------------------------

@@ -170,9 +170,8 @@ struct Load {
         const T2* twos = reinterpret_cast<const T2*>(&fetched.x);
         const T2* biases = reinterpret_cast<const T2*>(&fetched.bias);
         const unsigned char* masked = reinterpret_cast<const unsigned char*>(&fetched.mask);
-        const float minus_inf = __int_as_float(0xff800000);  // its exponential is 0
         const int here = visible - pack * columns;  // so many columns of the pack are visible
-        const float hide = here > 0 ? 0.0f : minus_inf;  // -inf: hidden whole, or past the end
+        const float hide = here > 0 ? 0.0f : minus_inf();  // -inf: hidden whole, or past the end
 #pragma unroll
         for (int c = 0; c < columns; c += 2) {
             const float2 from = to_float2(twos[c / 2]);
@@ -182,7 +181,7 @@ struct Load {
         }
 #pragma unroll
         for (int c = 0; c < columns; ++c)
-            if ((MASK == 2 && c >= here) || (MASK == 1 && masked[c])) v[c] = minus_inf;
+            if ((MASK == 2 && c >= here) || (MASK == 1 && masked[c])) v[c] = minus_inf();
     }
 };
 
@@ -217,8 +216,8 @@ struct Store {
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
-// RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
-// with as many registers as that leaves.
+// RESIDENT blocks per multiprocessor: enough threads to keep enough bytes in flight, each with as
+// many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(ROWS * THREADS, RESIDENT)
 softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, float scale,
               const T* __restrict__ bias, int bias_rows,
@@ -302,7 +301,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     if (CLUSTER > 1) mbarrier_wait(&all_arrived);
     if (CLUSTER == 1 && senders > 1) __syncthreads();
 
-    const float2 row_pair = senders > 1 ? merged(own, senders) : letter;
+    const float2 row_pair = senders > 1 ? merge_pairs(own, senders) : letter;
 
     // ---- write ----------------------------------------------------------------------------------
     const Store store = {

@@ -257,7 +257,6 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     const int end = tile < tiles && slice < outer && column < inner ? dim : 0;
     const long long start = ((long long)slice * dim + line) * inner + column;
     const long long stride = (long long)CLUSTER * lines * inner;  // elements up to the next pack
-    const float minus_inf = __int_as_float(0xff800000);           // its exponential is 0
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -265,7 +264,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
             load(v[k], x + start + k * stride);
         } else {
 #pragma unroll
-            for (T2& two : v[k].two) two = to_T2(make_float2(minus_inf, minus_inf));
+            for (T2& two : v[k].two) two = to_T2(make_float2(minus_inf(), minus_inf()));
         }
     }
 

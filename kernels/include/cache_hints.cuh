@@ -23,7 +23,7 @@ __device__ __forceinline__ uint4 load_evict_last(const uint4* from, unsigned lon
     return bits;
 }
 
-// The same for bytes that may be written while this grid runs, by it or by the grid before.
+// The same for bytes that this grid may also write: not through the read-only path.
 __device__ __forceinline__ uint4 load_written_evict_last(const uint4* from,
                                                          unsigned long long policy)
 {

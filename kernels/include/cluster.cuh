@@ -8,8 +8,9 @@
 //     send(message, &slot, &all_arrived, rank);      // to the same slot of block `rank`
 //     mbarrier_wait(&all_arrived);                   // `bytes` have arrived and can be read
 //
-// An mbarrier serves one exchange, and each block must wait for all messages to it before it exits.
-// `bytes` counts the messages of all senders. A slot of 16 bytes must be aligned to 16.
+// With this mbarrier_wait, an mbarrier serves one exchange (08_ahead.cu reuses its own). Each block
+// must wait for all messages to it before it exits. `bytes` counts the messages of all senders. A
+// slot of 16 bytes must be aligned to 16.
 #pragma once
 
 // An attribute for a kernel: clusters of CLUSTER blocks; nothing if the macro CLUSTER is 1 or not

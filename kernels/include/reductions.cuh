@@ -1,4 +1,4 @@
-// Reductions across the lanes of a warp, and the exponential.
+// Reductions across the lanes of a warp, the exponential, and merging of (maximum, sum) pairs.
 #pragma once
 
 // The largest value of `lanes` neighbouring lanes, in each of them; lanes is a power of two. All 32
@@ -37,7 +37,7 @@ __device__ __forceinline__ float fast_exp(float value)
 
 // A maximum starts from the lowest finite value: -inf - -inf would be NaN (see 02_online.cu).
 constexpr float lowest = -3.402823466e+38f;
-// What stands for a column that does not exist: exp(-inf) = 0 adds nothing.
+// The value for columns past the end of a row: exp(-inf) = 0 adds nothing.
 __device__ __forceinline__ float minus_inf() { return __int_as_float(0xff800000); }
 
 // The (maximum, sum) pair of a warp from those of its lanes. The sum is that of exp(v - maximum).
@@ -47,8 +47,8 @@ __device__ __forceinline__ float2 warp_pair(float maximum, float sum)
     return make_float2(largest, warp_sum(sum * fast_exp(maximum - largest)));
 }
 
-// The pair of `count` pairs in shared memory, in each lane of the warp that merges them.
-__device__ __forceinline__ float2 merged(const float2* pairs, int count)
+// Merges `count` pairs from shared memory; every lane of each calling warp gets the result.
+__device__ __forceinline__ float2 merge_pairs(const float2* pairs, int count)
 {
     const int lane = threadIdx.x % 32;
     float largest = lowest;

@@ -1,4 +1,4 @@
-// Stores to y where it is aligned differently from x between boundaries of 16 bytes.
+// Stores to y where x and y are aligned differently relative to 16-byte boundaries.
 #pragma once
 #include "packs.cuh"
 

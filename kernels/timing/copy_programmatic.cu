@@ -22,7 +22,7 @@
 extern "C" __global__ void copy_programmatic(const float* __restrict__ x, float* __restrict__ y,
                                              int rows, int cols)
 {
-    // As in 08_cluster.cu: the next grid may start, and this one waits for the one before.
+    // As in 09_grid.cu: the next grid may start, and this one waits for the one before.
     if (PROGRAMMATIC) {
         asm volatile("griddepcontrol.launch_dependents;");
         asm volatile("griddepcontrol.wait;" ::: "memory");

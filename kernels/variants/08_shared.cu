@@ -122,7 +122,7 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
         mbarrier_wait(&all_arrived);
     }
-    const float2 row_pair = merged(letters, senders);
+    const float2 row_pair = merge_pairs(letters, senders);
     const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 
     // ---- write ----------------------------------------------------------------------------------

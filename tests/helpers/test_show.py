@@ -187,7 +187,7 @@ def test_sections_of_a_body_can_be_folded(shown) -> None:
     show.kernel("12_fused.cu", body=True)
     folded, whole = (one["text/plain"] for one in shown)
     above, _, under = folded.partition(f"\n{show.FOLDED_UNDER}\n")
-    for line in ("---- reduce", "warp_pair(thread_max", "---- exchange", "merged(own"):
+    for line in ("---- reduce", "warp_pair(thread_max", "---- exchange", "merge_pairs(own"):
         assert line in under and line not in above
     for line in ("---- load", "load.logits(", "---- write", "const Store store"):
         assert line in above and line not in under
