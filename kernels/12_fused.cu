@@ -285,7 +285,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
 
     const Dropout dropout = {p, (unsigned)row, seed, offset};
     constexpr int at_once = CLUSTER > 1 ? 2 : PACKS;
-    // Dropout is drawn while letters are on their way, of two packs at once, which hide each
+    // Dropout is drawn while messages are in flight, of two packs at once, which hide each
     // other's latency. A block alone draws all at once: compilers move that up, behind the loads.
 #pragma unroll
     for (int k = 0; DROPOUT && k < PACKS; k += at_once) {

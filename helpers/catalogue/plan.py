@@ -293,7 +293,7 @@ class Header:
             return self._not_accepted(problem, "; no case of its Build table holds")
         if step.rule == "Build":
             where = next(entry.where for entry in self.build if entry.name == step.name)
-            return HeaderError(f"{where}: {step.name} = {value} is no macro")
+            return HeaderError(f"{where}: {step.name} = {value} is not a macro")
         if step.rule == "Cluster":
             return HeaderError(
                 f"{self.file}: {step.name} = {value} needs sm_{MIN_CLUSTER_CAPABILITY}, "

@@ -252,7 +252,7 @@ def test_strides_and_capability_reach_the_plan() -> None:
     ).macros == {"FAR": 3, "OLD": 1}
     assert header(code).accepts(Problem(3, 7, "float32", x_stride=12, y_stride=9), H200)
     assert not header(code).accepts(Problem(3, 7, "float32", x_stride=9, y_stride=12), H200), (
-        "FAR = -3 is no macro"
+        "FAR = -3 is not a macro"
     )
 
 
@@ -278,7 +278,7 @@ def test_a_macro_that_would_be_negative_is_refused_with_its_line() -> None:
     code = with_build("A = cols - 9", "A")
     assert header(code).plan(Problem(3, 9)).macros == {"A": 0}
     why = header(code).why_not(Problem(3, 8))
-    assert why == f"{FILE}:{line_of(code, '// Build:')}: Build: A = -1 is no macro"
+    assert why == f"{FILE}:{line_of(code, '// Build:')}: Build: A = -1 is not a macro"
 
 
 # ---- what a plan refuses ----------------------------------------------------------------------

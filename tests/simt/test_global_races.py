@@ -23,7 +23,7 @@ def test_the_right_twin_has_no_finding(name: str) -> None:
     assert not findings, str(findings)
 
 
-# Stores of unordered threads: silent as they stand, a race with what is behind the arrow. As they
+# Stores of unordered threads: silent as they stand, a race with the text after the arrow. As they
 # stand, all store the same, which the compiler does not know.
 STORES = {
     "threads of a block, global": ("y[b] = sum / 64;", "sum", "(sum + 64 * t)"),

@@ -22,7 +22,7 @@ from ..records import launch_of, step_hash
 from ..store import AtProblem
 from ..workers import Failure
 from .launches import UNFUSED_LAUNCH, Launch, ToolRun, launches, run_tool, worker_command
-from .update import Profiled, ProfilerFile
+from .update import Profiled, ProfilerFile, say_if_old
 
 # Metrics that the prose uses. Only Nsight has DRAM bytes: the SIMT machine has no caches.
 PROSE_METRICS = (
@@ -117,6 +117,7 @@ def nsight(
     if found is None:
         name = gpu or store.shown_gpu()
         raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {name}")
+    say_if_old(step, found.kernel_hash)
     ((_, metrics),) = found.metrics
     return metrics
 

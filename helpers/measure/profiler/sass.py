@@ -24,7 +24,7 @@ from .. import store
 from ..records import step_hash
 from ..store import Run
 from .launches import ToolRun
-from .update import Profiled, ProfilerFile
+from .update import Profiled, ProfilerFile, say_if_old
 
 KEPT = frozenset(
     "LDG STG LDL STL LDS STS LDGSTS LDGDEPBAR DEPBAR ST LD STAS SYNCS UCGABAR_ARV UCGABAR_WAIT "
@@ -114,6 +114,7 @@ def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str | None) ->
         raise KeyError(
             f"no disassembly of {wanted} on {name};{there} run make measure ARGS=profile there"
         )
+    say_if_old(step, found.kernel_hash)
     return found
 
 

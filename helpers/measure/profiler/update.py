@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from ...base.gpu import GpuDescription
 from .. import campaign, store
+from ..records import step_hash
 from ..store import Observation, Protocol, Run
 from .launches import ToolRun
 
@@ -22,6 +24,13 @@ class Profiled(Observation):
     def made_of(self) -> object:
         """What it depends on besides versions and protocol, such as code and launch."""
         raise NotImplementedError
+
+
+@functools.cache
+def say_if_old(step: str, kernel_hash: str) -> None:
+    """Print, once per step, that its profiler data are of an earlier text of the kernel."""
+    if kernel_hash != step_hash(step):
+        print(f"The profiler data of {step} are of an earlier version of its kernel.")
 
 
 Kind = TypeVar("Kind", bound=Profiled)
