@@ -13,6 +13,13 @@ PROFILED_EARLIER = frozenset(
         *("14_backward", "variants/08_shared"),
     }
 )
+# Notebooks that show such data.
+SHOWN_EARLIER = frozenset(
+    {
+        *("07_waiting_loads", "08_evict_last", "08_which_cluster", "09_many_rows"),
+        *("09_microseconds", "10_instructions", "10_sixteen_bit", "11_any_row"),
+    }
+)
 # Files with cases in comparison.jsonl or calls.jsonl of an earlier version or launch.
 COMPARED_EARLIER = frozenset(
     ("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "12_fused", "14_backward")

@@ -43,12 +43,10 @@ SLOWER = "level (slower)"  # slower beyond run-to-run variation, by no more than
 VERDICTS = ("ahead", "level", SLOWER, "LOSS", "unsupported")
 COPIES = "variants/00_copy"  # prefix of the names of the other copies
 REASONS = ("new", "ours", "baselines")  # why a problem is compared, most valuable first
-MARKS = {
-    "+": "ours starts before the call ahead of it has ended, which no other does; its ordinary "
-    "launch is not timed yet",
-    "#": "ours was timed with an earlier version of the kernel, or with another kernel or launch "
-    "than is chosen now",
-}
+OLDER = (
+    "#: ours was timed with an earlier version of the kernel, or with another kernel or launch "
+    "than is chosen now"
+)
 
 
 class Beside(NamedTuple):
@@ -223,11 +221,6 @@ class Comparison(AtProblem):
                 wanted += [name] if self.share(name) >= near * best else []
         return tuple(wanted)
 
-    @property
-    def overlaps_unlike_the_copy(self) -> bool:
-        """Whether ours was launched programmatically and the copy was not, as in protocol 1."""
-        return self.protocol == 1 and bool(self.launch.get("PROGRAMMATIC"))
-
     def is_current(self) -> bool:
         """Whether the kernel that would be chosen now was compared, with the same code and
         launch."""
@@ -237,9 +230,8 @@ class Comparison(AtProblem):
 
     @property
     def marks(self) -> str:
-        """The members of `MARKS` that apply to the case."""
-        overlaps = "+" if self.overlaps_unlike_the_copy else ""
-        return overlaps + ("" if self.is_current() else "#")
+        """ "#" if `OLDER` applies to the case, else ""."""
+        return "" if self.is_current() else "#"
 
 
 def why_again(case: Comparison | None, names: Sequence[str], versions: Mapping[str, str]) -> str:
@@ -248,7 +240,7 @@ def why_again(case: Comparison | None, names: Sequence[str], versions: Mapping[s
     that are not installed now stay."""
     if case is None:
         return "new"
-    if not case.is_current() or case.overlaps_unlike_the_copy:
+    if not case.is_current():
         return "ours"
     asked = set(names) <= {*case.timed, *case.skipped}
     return "" if asked and has_versions(case, versions) else "baselines"
@@ -342,9 +334,8 @@ def comparison_origin(gpu: str | None = None) -> str:
 
 
 def explained_marks(cases: Sequence[Comparison]) -> list[str]:
-    """A line for each of `MARKS` that applies to any of the cases."""
-    seen = "".join(case.marks for case in cases)
-    return [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in seen]
+    """What the mark of any of the cases means; empty if none has one."""
+    return [OLDER] if any(case.marks for case in cases) else []
 
 
 # ---- one shape ----------------------------------------------------------------------------------

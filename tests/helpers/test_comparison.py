@@ -49,14 +49,13 @@ def test_shares_best_baseline_and_speedup() -> None:
     assert case.best_baseline == "cudnn" and case.speedup == pytest.approx(1.25)
 
 
-def test_marks_say_where_our_calls_overlap_and_what_is_older_than_the_kernel(monkeypatch) -> None:
+def test_marks_say_what_is_older_than_the_kernel(monkeypatch) -> None:
     monkeypatch.setattr(Comparison, "is_current", lambda case: case.rows == 1)
     new, old = comparison_case(1, 8192), comparison_case(2, 8192)
-    early = replace(new, launch={"PROGRAMMATIC": 1}, run=EARLY)
-    assert [case.marks for case in (new, old, early)] == ["", "#", "+"]
+    assert [case.marks for case in (new, old)] == ["", "#"]
     assert explained_marks([new]) == []
-    overlaps, older = explained_marks([new, old, early])
-    assert overlaps.startswith("+: ours starts before") and older.startswith("#: ours was")
+    (older,) = explained_marks([new, old])
+    assert older.startswith("#: ours was")
 
 
 @pytest.mark.parametrize(
@@ -259,16 +258,6 @@ def test_why_a_case_is_compared_again(change: dict, versions: dict, why: str, mo
     case = replace(of_step(OURS, Problem(1024, 4096)), **change)
     assert why_again(case, ["torch"], {**VERSIONS, **versions}) == why
     assert why_again(None, ["torch"], VERSIONS) == "new"
-
-
-def test_programmatic_launch_over_an_ordinary_copy_is_compared_again(monkeypatch) -> None:
-    """As in protocol 1, whose copies were launched in the ordinary way."""
-    step = "09_grid-PROGRAMMATIC1"
-    case = of_step(step, Problem(1, 32000))
-    assert case.launch["PROGRAMMATIC"]
-    monkeypatch.setattr(dispatch, "best", lambda *_: step)
-    assert why_again(case, ["torch"], VERSIONS) == ""
-    assert why_again(replace(case, run=EARLY), ["torch"], VERSIONS) == "ours"
 
 
 def test_case_is_planned_for_the_gpu_of_its_run() -> None:

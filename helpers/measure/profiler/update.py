@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
@@ -28,9 +29,17 @@ class Profiled(Observation):
 
 @functools.cache
 def say_if_old(step: str, kernel_hash: str) -> None:
-    """Print, once per step, that its profiler data are of an earlier text of the kernel."""
-    if kernel_hash != step_hash(step):
-        print(f"The profiler data of {step} are of an earlier version of its kernel.")
+    """Show, once per step, that its profiler data are of an earlier text of the kernel: in a
+    notebook as an output of its own, so that it stays above what a cell prints later."""
+    if kernel_hash == step_hash(step):
+        return
+    text = f"Profiler data of {step}: of an earlier version of its kernel."
+    if "IPython" in sys.modules:
+        from IPython.display import display
+
+        display({"text/plain": textwrap.fill(text, 80)}, raw=True)
+    else:
+        print(text)
 
 
 Kind = TypeVar("Kind", bound=Profiled)

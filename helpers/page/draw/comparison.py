@@ -108,7 +108,6 @@ def _field(case: Comparison | None) -> charts.Field | None:
         if case.speedup == math.inf
         else f"{case.speedup:.{2 if case.speedup < 9.995 else 1}f}"
     )
-    text += "+" if case.overlaps_unlike_the_copy else ""
     if case.verdict == "ahead":
         return charts.Field(text, _blue(case.speedup))
     return charts.Field(text, FILLS[case.verdict], case.verdict == "LOSS")
