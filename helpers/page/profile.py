@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..base.arguments import checked
 from ..base.gpu import Gpu
-from ..measure.profiler.counters import nsight, nsight_unfused
+from ..measure.profiler.counters import nsight, nsight_unfused, profiled
 from ..measure.records import Case, Record, load_record
 from ..problem.problem import Problem
 from ..problem.shapes import REFERENCE_SHAPE
@@ -148,7 +148,8 @@ class Profile:
     @property
     def active_blocks(self) -> float:
         """Resident blocks per SM, on average: `active_warps` / warps per block."""
-        return self.active_warps / (self.case.launch["block"] / WARP)
+        launch = profiled(self.step, *self.problem.shape, self.problem.dtype).launch
+        return self.active_warps / (launch["block"] / WARP)
 
     def waiting_warps(self, why: str = "long_scoreboard") -> float:
         """Warps per SM that wait for one of `REASONS`, on average over all clocks: 4 schedulers *

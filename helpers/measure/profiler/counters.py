@@ -113,13 +113,20 @@ def nsight(
 
     Raises `KeyError` that names step, shape and dtype if they were not profiled.
     """
+    ((_, metrics),) = profiled(step, rows, cols, dtype, gpu).metrics
+    return metrics
+
+
+def profiled(
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: str | None = None
+) -> NsightCounters:
+    """The counters of one launch with grid, block and macros of that launch, as `nsight`."""
     found = store.find(NsightCounters, Launch(step, Problem(rows, cols, dtype)), gpu)
     if found is None:
         name = gpu or store.shown_gpu()
         raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {name}")
     say_if_old(step, found.kernel_hash)
-    ((_, metrics),) = found.metrics
-    return metrics
+    return found
 
 
 def nsight_unfused(gpu: str | None = None) -> list[tuple[str, dict[str, float]]]:
