@@ -7,7 +7,7 @@
 //                 | 2 when cols % 2 == 0
 //                 | 1
 //           LANES = 16 when WIDTH == 8 && cols > 128 && cols <= 256
-//                 | min(32, power_of_two(ceil_div(cols, WIDTH)))
+//                 | min(32, power_of_two(ceil_div(cols + WIDTH, 2 * WIDTH)))
 //           PACKS = ceil_div(cols, WIDTH * LANES)
 //           ROWS  = 1
 // Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES * ROWS)

@@ -2,7 +2,7 @@
 // Idea:     fewer instructions per column: 16-bit columns are compared two at a time, and one
 //           multiply-add feeds each exponential.
 // Row:      LANES lanes of a warp
-// Build:    LANES      = min(16, power_of_two(ceil_div(cols, 8))) when cols <= 256
+// Build:    LANES      = min(16, power_of_two(ceil_div(cols + 8, 16))) when cols <= 256
 //                      | 32
 //           PACKS      = ceil_div(cols, 8 * LANES)
 //           EVICT_LAST = 4 * rows * row > 5 * l2

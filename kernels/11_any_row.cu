@@ -4,9 +4,11 @@
 //           to the next what the next one's pack of y begins with.
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    packs      = row / 16
-//           CLUSTER    = 1 when capability < 90 || packs <= 2048
-//                      | 16 when 8 * rows <= sms
-//                      | min(16, power_of_two(ceil_div(packs, 2048)))
+//           of_block   = 1024 when size == 4 || 4 * rows * row <= l2
+//                      | 2048
+//           CLUSTER    = 1 when capability < 90 || packs <= of_block
+//                      | 16 when 16 * rows <= sms
+//                      | min(16, power_of_two(ceil_div(packs, of_block)))
 //           share      = ceil_div(packs, CLUSTER)
 //           most       = 4 when share <= 1024
 //                      | 8

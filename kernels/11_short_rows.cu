@@ -8,8 +8,7 @@
 //                      | 20
 //           LANES      = min(32, max(2, power_of_two(ceil_div(words, of_lane))))
 //           ITEMS      = max(1, ceil_div(words, LANES))
-//           TURN       = 1 when ITEMS >= 32 / LANES && words / LANES % 2 == 0
-//                      | 0
+//           TURN       = ITEMS >= 32 / LANES
 //           bytes      = 3072 when large == 1 && size == 2
 //                      | 2048
 //           DENSE      = 1 when x_stride == cols && y_stride == cols
@@ -244,17 +243,14 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         const float2 both = to_floats(largest);
         const float row_max = warp_max<LANES>(fmaxf(fmaxf(lowest, v_end), fmaxf(both.x, both.y)));
 
-        // See 10_sixteen_bit.cu: one multiply-add before the exponential.
-        const bool far = fabsf(row_max) >= 536870912.0f;
-        const float slope = far ? 1.0f : 1.44269504f, shift = far ? row_max : row_max * slope;
         float2 e[ITEMS];
-        v_end = fast_exp2(fmaf(v_end, slope, -shift));
+        v_end = fast_exp(v_end - row_max);
         float sum = v_end;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const float2 two = to_floats(v[i]);
-            e[i].x = fast_exp2(fmaf(two.x, slope, -shift));
-            e[i].y = in_word > 1 ? fast_exp2(fmaf(two.y, slope, -shift)) : 0.0f;
+            e[i].x = fast_exp(two.x - row_max);
+            e[i].y = in_word > 1 ? fast_exp(two.y - row_max) : 0.0f;
             sum += e[i].x + e[i].y;
         }
         const float scale = 1.0f / warp_sum<LANES>(sum);

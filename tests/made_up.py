@@ -12,13 +12,13 @@ from helpers.base import paths
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, registry
 from helpers.catalogue.registry import WITHOUT_FILE
+from helpers.catalogue.store import Run
 from helpers.measure import bench
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY
 from helpers.measure.pipeline_timer import PROTOCOL as PIPELINES
 from helpers.measure.pipelines import Pipeline, variants
 from helpers.measure.records import Case, Record, Timed, launch_of, step_hash
-from helpers.measure.store import Run
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     FEW_SHAPES,

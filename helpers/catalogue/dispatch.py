@@ -15,16 +15,18 @@ from .expressions import Expression
 from .header import header
 from .plan import Header, Plan, inputs
 from .registry import Trial, source, split_trial
-from .tuned import Tuned, tuned_here
+from .tuned import Tuned, own_plans, shipped_plans
 
 
 def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **options) -> str:
     """Return the kernel file, or trial of one, expected to be fastest for a problem, according to
-    measurements on an H200: "08_cluster", or "12_fused-MASK2", which includes the features.
+    measurements: "08_cluster", "08_cluster-THREADS128" where tuning found this to be faster, or
+    "12_fused-MASK2", which includes the features.
 
     `options` are further fields of `Problem`: inner, operation, features, x_stride, y_stride,
-    aligned, alike. `gpu` defaults to the GPU in use, or an H200 in replay mode. A plan that
-    `make tune` found on the GPU in use takes precedence if `gpu` is not given.
+    aligned, alike. `gpu` defaults to the GPU in use, or an H200 in replay mode. Tuned plans replace
+    what the rules give: those of that GPU's records, and before them what `make tune` found on the
+    GPU in use if `gpu` is not given.
 
     Raises what `Problem` raises, and `ValueError` with the reason if no kernel accepts the problem.
     """
@@ -36,32 +38,31 @@ def why(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **
     rejected, one per line. Arguments and exceptions are those of `choose`."""
     problem = _as_ranked(Problem(rows, cols, dtype, **options))
     chosen, rejected = [], []
-    if (tuned := _tuned(problem, gpu)) and (old := out_of_date(tuned, gpu_for_plans())):
-        rejected = [f"not {tuned.trial} ({tuned.reason}): {old}"]
-    elif tuned:
-        chosen = [f"{tuned.trial}: {tuned.reason}"]
     for step, reason, refused in _ranked(problem, gpu or gpu_for_plans()):
         if not refused:
             break
         rejected.append(f"not {step} ({reason}): {refused}")
     else:
         raise ValueError(refused)
-    shipped = f"not {step} ({reason}): it is the shipped plan" if chosen else f"{step}: {reason}"
-    return "\n".join([*chosen, shipped, *rejected])
+    for trial, when, old in _tuned(step, problem, gpu):
+        if not old:
+            chosen = [f"{trial}: {when}"]
+            break
+        rejected.insert(0, f"not {trial} ({when}): {old}")
+    rule = f"not {step} ({reason}): it is the rule's plan" if chosen else f"{step}: {reason}"
+    return "\n".join([*chosen, rule, *rejected])
 
 
 def best(problem: Problem, gpu: Gpu | None = None) -> str:
     """Return what `choose` returns, for a `Problem`."""
     problem = _as_ranked(problem)
-    tuned = _tuned(problem, gpu)
-    if tuned and not out_of_date(tuned, gpu_for_plans()):
-        return tuned.trial
-    return candidates(problem, gpu or gpu_for_plans(), 1)[0]
+    rule = candidates(problem, gpu or gpu_for_plans(), 1)[0]
+    return next((trial for trial, _, old in _tuned(rule, problem, gpu) if not old), rule)
 
 
 def candidates(problem: Problem, gpu: Gpu, most: int) -> list[str]:
     """Return up to `most` files or trials that accept a problem, in the order of `choose`; the
-    first is the shipped plan. Raises what `choose` raises."""
+    first is the rule's plan. Raises what `choose` raises."""
     accepted, refused = {}, ""
     for step, _, refused in _ranked(_as_ranked(problem), gpu):
         if not refused:
@@ -93,20 +94,25 @@ def current_build(step: str, problem: Problem, gpu: Gpu) -> dict:
 def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
     """Return why a tuned plan is out of date on its GPU; "" if it is still valid."""
     try:
-        shipped = candidates(tuned.problem, gpu, 1)[0]
-        if shipped != tuned.shipped:
-            return f"{shipped} is the shipped plan now, not {tuned.shipped}"
-        for step in (tuned.trial, tuned.shipped):
-            if current_build(step, tuned.problem, gpu) != tuned.kernels[step]:
-                return f"{step} is another text or another launch now"
+        rule = candidates(_as_ranked(tuned.problem), gpu, 1)[0]
+        if rule != tuned.rule:
+            return f"{rule} is the rule's plan now, not {tuned.rule}"
+        now = current_build(tuned.trial, tuned.problem, gpu)
     except (OSError, TypeError, ValueError, KeyError) as error:
         return f"it is no plan here any more: {error}"
+    if now != {"hash": tuned.text, "launch": tuned.launch}:
+        return f"{tuned.trial} is another text or another launch now"
     return ""
 
 
-def _tuned(problem: Problem, gpu: Gpu | None) -> Tuned | None:
-    """Return the plan tuned for a problem on the GPU in use, which may be out of date."""
-    return tuned_here(problem) if gpu is None else None
+def _tuned(rule: str, problem: Problem, gpu: Gpu | None) -> Iterator[tuple[str, str, str]]:
+    """Yield what was tuned for a problem in the place of the rule's plan: (trial, where and when,
+    why it is not used or ""). Whether shipped plans are out of date is a matter of the tests."""
+    for tuned in own_plans(rule, problem) if gpu is None else ():
+        yield tuned.trial, tuned.reason(own=True), out_of_date(tuned, gpu_for_plans())
+    for tuned in shipped_plans(rule, problem, gpu):
+        refused = _why_not(tuned.trial, problem, gpu or gpu_for_plans())
+        yield tuned.trial, tuned.reason(own=False), refused
 
 
 class Rank(NamedTuple):
@@ -144,13 +150,13 @@ SOFTMAX_RANKING = (
     ),
     _rank(
         "10_sixteen_bit",
-        "rows of at most 1 KB, for each of which a block is too much",
-        "row <= 1024",
+        "rows of at most 1.5 KB, or 2 KB if the L2 has room for x and y: a block is too much",
+        "row <= 1536 || row <= 2048 && 2 * rows * row <= l2",
     ),
     _rank(
-        "10_sixteen_bit",
-        "rows of at most 2 KB that the L2 has room for, x and y: a warp for each is faster",
-        "row > 1024 && row <= 2048 && 2 * rows * row <= l2",
+        "07_warp",
+        "rows of less than 1.25 KB, or 2 KB if the L2 has room for x and y: a block is too much",
+        "packs == 1 && size == 4 && (row < 1280 || row <= 2048 && 2 * rows * row <= l2)",
     ),
     _rank(
         "09_grid",
@@ -169,6 +175,16 @@ SOFTMAX_RANKING = (
         "row > 1024 && (row <= 1048576 || rows <= 16) && rows % clusters == 0",
     ),
     _rank("09_grid", "a row that the registers of the GPU can hold", "row > 1024"),
+    _rank(
+        "07_warp",
+        "a small matrix of short rows that are no whole packs",
+        "packs == 0 && row > 192 && row <= 1024 && 4 * rows * row <= l2",
+    ),
+    _rank(
+        "11_any_row",
+        "a small matrix of rows past 1 KB that are no whole packs",
+        "packs == 0 && alike == 1 && row > 1024 && 4 * rows * row <= l2",
+    ),
     _rank(
         "11_short_rows",
         "short rows that are no whole packs, or start anywhere",

@@ -1,109 +1,110 @@
-"""Plans tuned on the reader's own GPU: mine/plans/<gpu>.json, ignored by git.
+"""Tuned plans: for ranges of shapes, the trial that was found to be faster than the header's rule.
 
-`helpers.measure.tuning` finds them, and `choose` prefers them to the shipped plans in live mode on
-that GPU, unless SOFTMAX_PLANS=0.
+    notebooks/records/<gpu>/tuned.jsonl   shipped: a dense grid of shapes, by make tune ARGS=--grid
+    mine/plans/<gpu>.jsonl                the reader's own shapes, ignored by git
+
+`dispatch` picks a kernel by its rules, and then replaces it by the trial of the first line for that
+kernel and dtype whose ranges contain the shape: first of the reader's own, unless SOFTMAX_PLANS=0
+and only in live mode on that GPU, then of the shipped table of the GPU that is planned for.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated
 
-from ..base.gpu import gpu_folder, gpu_name
-from ..base.json_files import named, read_json, write_json
-from ..base.mode import replaying
-from ..base.paths import MINE
-from ..base.typed_json import Count, Date, Dtype, Samples, typed
+from ..base import paths
+from ..base.gpu import Gpu, gpu_folder, gpu_name
+from ..base.json_files import named
+from ..base.mode import gpu_for_plans, replaying
+from ..base.typed_json import Count, Dtype, Must, Natural, Samples, Time
 from ..problem.problem import Problem
+from . import store
+from .store import Observation, Run
 
 SWITCH = "SOFTMAX_PLANS"
-SCHEMA = 1
+Range = Annotated[
+    tuple[Count, Count], Must("the lower bound and the upper one", lambda ends: ends[0] <= ends[1])
+]
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A trial that beats the shipped plan for one problem. It was timed in alternation with the
-    shipped plan and a copy; samples are in microseconds per call."""
+class Tuned(Observation):
+    """The fastest trial found at one problem, timed in turn with what the rule gives and a copy;
+    samples are in microseconds per call. `trial` is `rule` if nothing faster was found."""
 
-    rows: Count
-    cols: Count
-    dtype: Dtype
+    file, campaign = "tuned", "tune"
+
+    problem: Problem  # that was timed
+    run: Run
+    rows: Range  # the shapes that the trial is chosen for
+    cols: Range
+    dtypes: list[Dtype]
+    rule: str  # the kernel file, or trial of one, that is chosen without this line
     trial: str
-    shipped: str
-    kernels: dict[str, dict]  # trial and shipped -> code hash and launch
-    samples_us: Samples
-    shipped_us: Samples
+    text: str  # token hash of the trial's file
+    launch: dict[str, Natural]  # of the trial at `problem`
+    trial_us: Samples
     copy_us: Samples
-    calls: Count  # per replay of a CUDA graph
-    attributes: dict[str, int]  # registers, local and shared bytes of the trial
-    protocol: dict
-    device: dict
-    versions: dict[str, str]
-    utc: Date
-    operation: str = "softmax"
-    features: dict[str, int] = field(default_factory=dict)  # non-zero features
-    inner: Count = 1  # elements between neighbours in a row
+    rule_us: list[Time] = field(default_factory=list)  # none if the trial is the rule's plan
 
     @property
-    def problem(self) -> Problem:
-        """The problem it was tuned for; raises `ValueError` for an unknown operation or feature."""
-        return Problem(
-            *(self.rows, self.cols, self.dtype, self.inner),
-            operation=self.operation,
-            features=tuple(self.features.items()),
-        )
+    def key(self) -> Problem:
+        return self.problem
 
-    @property
-    def times(self) -> float:
-        """The speedup over the shipped plan."""
-        return statistics.median(self.shipped_us) / statistics.median(self.samples_us)
+    def covers(self, problem: Problem) -> bool:
+        """Whether the ranges contain the shape of a problem, which is of whole packs as that which
+        was timed, or not as that one; dtypes are not compared."""
+        inside = self.rows[0] <= problem.rows <= self.rows[1]
+        same = self.problem.inner == problem.inner and self.problem.packed == problem.packed
+        return inside and same and problem.alike and self.cols[0] <= problem.cols <= self.cols[1]
 
-    @property
-    def share(self) -> float:
-        """The bandwidth as a fraction of that of a copy of the same size."""
-        return statistics.median(self.copy_us) / statistics.median(self.samples_us)
-
-    @property
-    def reason(self) -> str:
-        """When it was tuned and its speedup, for `why`."""
-        when = f"tuned here on {self.utc[:10]}"
-        return f"{when}: {self.times:.3f} times as fast as the shipped plan"
+    def reason(self, own: bool) -> str:
+        """Where and when it was tuned and its speedup, for `why`."""
+        where = "here" if own else f"on an {self.run.device['name']}"
+        at = "" if own else f" at {self.problem.place()}"
+        times = statistics.median(self.rule_us) / statistics.median(self.trial_us)
+        when = f"tuned {where} on {self.run.utc[:10]}{at}"
+        return f"{when}: {times:.3f} times as fast as the rule's plan"
 
 
-class _File(TypedDict):
-    plans: list[Tuned]
+# ---- the reader's own ---------------------------------------------------------------------------
 
 
 def plans_path(folder: str) -> Path:
-    """Return the file of the plans tuned on a GPU, given by its folder name."""
-    return MINE / "plans" / f"{folder}.json"
+    """Return the file of the reader's plans for a GPU, given by its folder name."""
+    return paths.MINE / "plans" / f"{folder}.jsonl"
 
 
 def tuned_gpus() -> list[str]:
-    """Return the folder names of the GPUs that have a file of tuned plans."""
-    return sorted(path.stem for path in (MINE / "plans").glob("*.json"))
+    """Return the folder names of the GPUs that have a file of the reader's plans."""
+    return sorted(path.stem for path in (paths.MINE / "plans").glob("*.jsonl"))
 
 
 def read_plans(folder: str) -> list[Tuned]:
-    """Return the plans tuned on a GPU; none if there is no file. Raises `ValueError` that names the
-    file if it is damaged or has another schema version."""
+    """Return the reader's plans for a GPU; none if there is no file. Raises `ValueError` that names
+    the file if it is damaged, or if there is only one of the format before."""
     path = plans_path(folder)
-    if not path.is_file():
-        return []
-    fields = read_json(path)
-    if fields.get("schema") != SCHEMA:
-        raise ValueError(f"{named(path)} has schema {fields.get('schema')}, not {SCHEMA}")
-    return typed(path, fields, _File)["plans"]
+    if path.is_file():
+        return [*store.read_file(Tuned, path).values()]
+    if (old := path.with_suffix(".json")).is_file():
+        raise ValueError(f"{named(old)} has an earlier format: remove it and run make tune again")
+    return []
 
 
 def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
-    """Replace the plans tuned on a GPU."""
-    ordered = sorted(plans, key=lambda plan: (plan.dtype, plan.cols, plan.rows))
-    write_json(plans_path(folder), {"schema": SCHEMA, "plans": [asdict(plan) for plan in ordered]})
+    """Replace the reader's plans for a GPU; without any, the file goes."""
+    path = plans_path(folder)
+    if plans:
+        ordered = sorted(plans, key=lambda plan: (plan.problem.dtype, plan.cols, plan.rows))
+        store.write_file(path, ordered)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def keep(folder: str, plan: Tuned) -> None:
@@ -112,13 +113,46 @@ def keep(folder: str, plan: Tuned) -> None:
     write_plans(folder, [*others, plan])
 
 
-def tuned_here(problem: Problem) -> Tuned | None:
-    """Return the plan tuned for a problem on the GPU in use. None without one, in replay mode, with
-    SOFTMAX_PLANS=0, and if the file is damaged, which `make tune ARGS=--show` reports."""
+# ---- what is tuned for a problem ----------------------------------------------------------------
+
+
+def own_plans(rule: str, problem: Problem) -> Iterator[Tuned]:
+    """Yield the reader's plans for a problem on the GPU in use that replace `rule`. None in replay
+    mode, with SOFTMAX_PLANS=0, and if the file is damaged, which `make tune ARGS=--show` reports.
+    """
     if replaying() or os.environ.get(SWITCH) == "0":
-        return None
+        return
     try:
         plans = read_plans(gpu_folder(gpu_name()))
-        return next((plan for plan in plans if plan.problem == problem), None)
     except (OSError, ValueError):
-        return None
+        return
+    for plan in plans:
+        if plan.rule == rule and problem.dtype in plan.dtypes and plan.covers(problem):
+            yield plan
+
+
+def shipped_plans(rule: str, problem: Problem, gpu: Gpu | None) -> Iterator[Tuned]:
+    """Yield the shipped plans for a problem on a GPU, by default the one that is planned for, that
+    replace `rule`."""
+    table = _by_rule(paths.RECORDS).get(gpu or gpu_for_plans(), {})
+    for plan in table.get((rule, problem.dtype), ()):
+        if plan.covers(problem):
+            yield plan
+
+
+def tuned_table(gpu: Gpu) -> list[Tuned]:
+    """Return the shipped plans of a GPU that are faster than the rule's."""
+    plans = _by_rule(paths.RECORDS).get(gpu, {}).values()
+    return [*{id(plan): plan for some in plans for plan in some}.values()]
+
+
+@functools.cache
+def _by_rule(folder: Path) -> Mapping[Gpu, Mapping[tuple[str, str], list[Tuned]]]:
+    """The shipped plans by GPU, then by rule and dtype."""
+    tables: dict[Gpu, dict[tuple[str, str], list[Tuned]]] = {}
+    for path in sorted(folder.glob(f"*/{Tuned.file}.jsonl")):
+        for plan in store.read_file(Tuned, path).values():
+            table = tables.setdefault(plan.run.gpu, {})
+            for dtype in plan.dtypes if plan.trial != plan.rule else ():
+                table.setdefault((plan.rule, dtype), []).append(plan)
+    return tables

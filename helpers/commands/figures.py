@@ -19,9 +19,9 @@ from pathlib import Path
 
 from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
 from ..catalogue.registry import UNFUSED, split_trial, step_number, steps, variants
+from ..catalogue.store import REFERENCE_GPU, folder_of, shown_gpu
 from ..measure.comparison import COPIES, DTYPES, best_copies, best_copy, comparison_cases
 from ..measure.records import load_record, predictions, recorded_steps, series
-from ..measure.store import REFERENCE_GPU, folder_of, shown_gpu
 from ..page.comparison_text import around_block, comparison_block, every_case, every_case_path
 from ..page.draw.comparison import save_speedups
 from ..page.draw.step import A_COPY, COPY, eager, save_series

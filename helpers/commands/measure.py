@@ -11,10 +11,11 @@ import argparse
 import sys
 
 from ..base import gpu
-from .campaigns import calls, comparison, pipelines, profile, steps
+from .campaigns import calls, comparison, pipelines, profile, steps, tuned
 
 CAMPAIGNS = {
     "steps": (steps, "every kernel of the series beside a copy of the same bytes"),
+    "tuned": (tuned, "the plans of softmax over a grid of shapes"),
     "comparison": (comparison, "our kernels beside other libraries"),
     "pipelines": (pipelines, "softmax between a producer and a consumer kernel"),
     "calls": (calls, "what a call of the exported PyTorch file costs"),

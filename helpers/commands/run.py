@@ -21,9 +21,9 @@ from ..base.mode import SWITCH, describe_mode, replaying
 from ..base.paths import BUILD, core_notebooks, deeper_notebooks
 from ..catalogue.header import header
 from ..catalogue.registry import source, steps
+from ..catalogue.store import Run, utc_now
 from ..measure import bench
 from ..measure.records import Case, predicted_at
-from ..measure.store import Run, utc_now
 from ..measure.workers import Failure
 from ..page.draw.step import save_series
 from ..page.tables import summary_table

@@ -21,11 +21,11 @@ from collections.abc import Callable
 
 from ..base import gpu
 from ..catalogue.dispatch import RANKINGS, candidates, current_build, out_of_date
+from ..catalogue.store import utc_now
 from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
 from ..measure import bench, workers
 from ..measure.problem_groups import name_of
 from ..measure.samples import ratio
-from ..measure.store import utc_now
 from ..measure.tuning import Compilers, Search, Timer
 from ..problem.operations import ANY_AXIS, SOFTMAX
 from ..problem.problem import DTYPES, Problem

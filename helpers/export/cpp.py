@@ -19,7 +19,14 @@ from ..run.bound import load
 from ..simt.cuda_text import strip_comments
 from ..simt.words import counted
 from .cpp_call import CppCall
-from .cpp_plan import identifier, kernel_plan, planned, table_names
+from .cpp_plan import (
+    given_values,
+    identifier,
+    kernel_plan,
+    planned,
+    table_names,
+    tuned_function,
+)
 from .cpp_text import (
     ABOUT_WORKSPACE,
     AXIS,
@@ -38,7 +45,7 @@ from .cpp_text import (
     WORKSPACE_ERRORS,
 )
 from .request import LICENCE, ExportError, ExportRequest, without_rules
-from .specialisations import Specialisation, specialisations
+from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans
 from .terms import wrapped
 
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
@@ -175,10 +182,21 @@ class _CppFile:
             **limits,
             **axis,
         )
-        plans = [kernel_plan(step, self.kernels[step], dtypes, values) for step in self.steps]
-        return "\n".join(
-            [text, *plans, planned(self.steps, self.request.best), self._table(), LOOK]
-        )
+        tuned = [
+            plan
+            for plan in tuned_plans(self.request)
+            if {plan.rule, split_trial(plan.trial).file} <= {*self.steps}
+        ]
+        given = {step: tuned_names(step, tuned) for step in self.steps}
+        names = [*dict.fromkeys(name for some in given.values() for name in some)]
+        plans = [
+            kernel_plan(step, self.kernels[step], dtypes, values, given[step])
+            for step in self.steps
+        ]
+        parts = [text, given_values(names), *plans]
+        parts += [tuned_function(tuned, names)] if tuned else []
+        parts.append(planned(self.steps, self.request.best, bool(tuned)))
+        return "\n".join([*filter(None, parts), self._table(), LOOK])
 
     def _table(self) -> str:
         """Return the table of specialisations, one per line."""

@@ -13,14 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.gpu import H200
 from ..catalogue.dispatch import SOFTMAX_RANKING, Rank
 from ..catalogue.expressions import Definition, ExpressionError, Names, Requirement
 from ..catalogue.plan import INPUTS
 from ..catalogue.registry import split_trial
+from ..catalogue.tuned import Tuned
 from ..run.bound import Kernel
 from .request import ExportError
 from .specialisations import file_of
-from .terms import AND, ATOM, Term, TextDomain, wrapped
+from .terms import AND, ATOM, COMPARE, Term, TextDomain, wrapped
 
 DIVISOR = """\
 bool sound = true;  // until something is divided by zero, which rejects the matrix
@@ -71,7 +73,8 @@ class _Statement(NamedTuple):
 class CppText(TextDomain):
     """The domain of C++: definitions and requirements become statements."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuned: Sequence[str] = ()) -> None:
+        self.tuned = tuned  # names of the Build table that `given` may have values for
         self.statements: list[_Statement] = []
 
     def number(self, number: int) -> Term:
@@ -88,6 +91,9 @@ class CppText(TextDomain):
 
     def define(self, definition: Definition, names: Names) -> Term:
         cases: list[tuple[Term, Term | None]] = []
+        if definition.name in self.tuned:
+            given = Term(f"given.{definition.name}", ATOM, 0)
+            cases.append((given, Term(f"{given.text} >= 0", COMPARE)))
         for value, condition in definition.cases:
             when = self.number(1) if condition is None else condition.value(names, self)
             if when.number != 0:
@@ -152,14 +158,19 @@ def table_names(steps: Sequence[str]) -> list[str]:
 
 
 def kernel_plan(
-    step: str, kernel: Kernel, dtypes: Sequence[np.dtype], values: Sequence[str]
+    step: str,
+    kernel: Kernel,
+    dtypes: Sequence[np.dtype],
+    values: Sequence[str],
+    tuned: Sequence[str] = (),
 ) -> str:
     """Return the C++ function that plans one kernel.
 
     `dtypes` are those of the file, of which the kernel may support some; `values` are names of the
-    Build table that the plan passes on. Raises `ExportError` for a header that is not valid C++.
+    Build table that the plan passes on, `tuned` those that may be given. Raises `ExportError` for a
+    header that is not valid C++.
     """
-    contract, domain = kernel.header, CppText()
+    contract, domain = kernel.header, CppText(tuned)
     names = _inputs(dtypes)
     if "inner" not in contract.operation.sizes:
         names |= {"inner": domain.number(1)}
@@ -189,12 +200,81 @@ def kernel_plan(
     first += _declarations(inputs, aligned)
     lines.append("return sound ? accepted(plan) : plan;" if divides else "return accepted(plan);")
     about = f"// kernels/{split_trial(step).file}.cu: what its header says."
-    return f"{about}\n{_function(f'plan_{identifier(step)}', [*first, '', *lines])}"
+    more = ", const Given& given = {}" if tuned else ""
+    return f"{about}\n{_function(f'plan_{identifier(step)}', [*first, '', *lines], more)}"
 
 
-def planned(steps: Sequence[str], best: bool) -> str:
+def given_values(names: Sequence[str]) -> str:
+    """Return the C++ struct of values that tuned plans give; "" if there are none."""
+    members = "".join(f"    long long {name} = -1;\n" for name in names)
+    about = "// Values of Build tables that replace those of the rules; -1 is none."
+    return f"{about}\nstruct Given {{\n{members}}};\n" if names else ""
+
+
+def tuned_function(plans: Sequence[Tuned], names: Sequence[str]) -> str:
+    """Return the C++ table of tuned plans, and the function that replaces a plan by one of them."""
+    kernels = dict.fromkeys(split_trial(plan.trial).file for plan in plans)
+    calls = []
+    for kernel in kernels:
+        changed = any(split_trial(p.trial).changes for p in plans if p.trial.startswith(kernel))
+        given = ", one.given" if changed else ""
+        call = f"plan_{identifier(kernel)}(matrix, gpu{given})"
+        calls.append(f"if (one.kernel == Kernel::{identifier(kernel)}) plan = {call};")
+    rows = []
+    for plan in plans:
+        file, _, changes = split_trial(plan.trial)
+        values = ", ".join(str(dict(changes).get(name, -1)) for name in names)
+        ends = f"{plan.cols[0]}, {plan.cols[1]}, {plan.rows[0]}, {plan.rows[1]}"
+        whole = str(plan.problem.packed).lower()
+        rows.append(
+            f"    {{Kernel::{identifier(plan.rule)}, {plan.problem.itemsize}, {whole}, {ends}, "
+            f"Kernel::{identifier(file)}, {{{values}}}}},"
+        )
+    return TUNED.format(
+        rows="\n".join(rows),
+        sms=H200.sms,
+        l2=H200.l2,
+        capability=H200.capability,
+        calls="\n        ".join(calls),
+    )
+
+
+TUNED = """\
+// Where tuning on an NVIDIA H200 found a faster plan than the rules.
+struct Tuned {{
+    Kernel rule;          // whose plan is replaced
+    long long size;       // bytes per element
+    bool whole;           // whether rows are whole packs of 16 bytes
+    long long first_cols, last_cols, first_rows, last_rows;
+    Kernel kernel;
+    Given given;
+}};
+
+constexpr Tuned tuned[] = {{
+{rows}
+}};
+
+constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
+{{
+    const bool same = gpu.sms == {sms} && gpu.l2 == {l2} && gpu.capability == {capability};
+    if (!same || matrix.x_start != matrix.y_start) return rule;
+    for (const Tuned& one : tuned) {{
+        if (one.rule != rule.kernel || one.size != matrix.size) continue;
+        if (one.whole != whole_packs(matrix)) continue;
+        if (matrix.cols < one.first_cols || matrix.cols > one.last_cols) continue;
+        if (matrix.rows < one.first_rows || matrix.rows > one.last_rows) continue;
+        Plan plan;
+        {calls}
+        if (plan.error == cudaSuccess) return plan;
+    }}
+    return rule;
+}}
+"""
+
+
+def planned(steps: Sequence[str], best: bool, tuned: bool = False) -> str:
     """Return the C++ function that plans a matrix: for the only kernel, or for the first one in the
-    order of `choose` that accepts it."""
+    order of `choose` that accepts it, which a tuned plan may replace."""
     about = "// The plan of a matrix on a GPU"
     if not best:
         (step,) = steps
@@ -209,7 +289,7 @@ def planned(steps: Sequence[str], best: bool) -> str:
             if step not in ranked[:place]:
                 lines.append(f"const Plan {identifier(step)} = {plan};")
             plan = identifier(step)
-        statement, reads = _rank(rank, plan)
+        statement, reads = _rank(rank, plan, "faster(plan, matrix, gpu)" if tuned else "plan")
         lines += statement
         inputs |= reads
     first = ["Plan plan;", "if (!checked(matrix)) return plan;", *_declarations(inputs)]
@@ -217,7 +297,7 @@ def planned(steps: Sequence[str], best: bool) -> str:
     return f"{about}: that of the first of these kernels that accepts it.\n{body}"
 
 
-def _rank(rank: Rank, plan: str) -> tuple[list[str], set[str]]:
+def _rank(rank: Rank, plan: str, result: str) -> tuple[list[str], set[str]]:
     """Return the statement for one entry of the ranking, and the inputs that it reads. Values of
     the kernel's own Build table are members of its plan."""
     own = rank.when.names - {*NUMBERS, *TRUTHS}
@@ -225,7 +305,7 @@ def _rank(rank: Rank, plan: str) -> tuple[list[str], set[str]]:
     condition = rank.when.value(names, CppText())
     parts = [] if condition.number else [condition.within(AND)]
     parts.insert(0 if own else len(parts), f"use(plan, {plan})")
-    statement = _Statement([f"if ({' && '.join(parts)}) return plan;"])
+    statement = _Statement([f"if ({' && '.join(parts)}) return {result};"])
     return [f"// {re.sub('[{}]', '', rank.reason)}", *statement.lines], statement.reads
 
 
@@ -247,11 +327,11 @@ def _declarations(inputs: set[str], aligned: str = "") -> list[str]:
     ]
 
 
-def _function(name: str, lines: Sequence[str]) -> str:
+def _function(name: str, lines: Sequence[str], more: str = "") -> str:
     body = []
     for line in lines:
         indent = 4 + len(line) - len(line.lstrip())
         comment = line.startswith("//")
         body += [f"    {line}"] if comment else wrapped(line.strip(), indent) or [""]
     body = "\n".join(body)
-    return f"constexpr Plan {name}(const Matrix& matrix, const Gpu& gpu)\n{{\n{body}\n}}\n"
+    return f"constexpr Plan {name}(const Matrix& matrix, const Gpu& gpu{more})\n{{\n{body}\n}}\n"

@@ -19,6 +19,7 @@ from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, Rank
 from ..catalogue.expressions import Definition, Expression, Names, Requirement
 from ..catalogue.plan import AXIS_INPUTS, INPUTS
 from ..catalogue.registry import split_trial
+from ..catalogue.tuned import Tuned, tuned_table
 from ..run.bound import load
 from .pruning import pruned
 from .request import (
@@ -29,7 +30,7 @@ from .request import (
     takes_matrix,
     without_rules,
 )
-from .specialisations import file_of
+from .specialisations import file_of, tuned_names
 from .terms import ATOM, COMPARE, WIDTH, Term, TextDomain, wrapped
 
 PARTS = Path(__file__).parent / "parts"
@@ -80,6 +81,7 @@ def write(request: ExportRequest, framework: str) -> str:
         ranks = (Rank(request.kernels[0], Expression("1"), "the only kernel of this file"),)
     steps = dict.fromkeys(file_of(rank.file) for rank in ranks)
     steps = [*steps, *(step for found in operations.values() for step in found)]
+    tuned = tuned_table(H200) if request.best else []
     name = "softmax_worklog" if request.name == "softmax" else request.name
     texts = [_Part(name) for name in ("planning", "launching", *parts)]
     planning = texts[0].body.partition(GENERATED)[0]
@@ -89,8 +91,9 @@ def write(request: ExportRequest, framework: str) -> str:
         _imports([line for text in texts for line in text.imports]),
         planning.strip() + "\n",
         _rule("the rules of the kernels"),
-        *map(_table, steps),
+        *(_table(step, tuned_names(step, tuned)) for step in steps),
         _ranking(ranks, operations),
+        _tuned_plans(tuned),
         _rule("compiling and launching"),
         texts[1].body.strip() + "\n",
         _rule(f"softmax for {what}"),
@@ -197,8 +200,9 @@ class _PythonText(TextDomain):
 
     conjunction, disjunction, quotient = "and", "or", "//"
 
-    def __init__(self, given: Collection[str] = ()) -> None:
+    def __init__(self, given: Collection[str] = (), tuned: Collection[str] = ()) -> None:
         self.given = given  # names of the Build table that are parameters
+        self.tuned = tuned  # those that are parameters which may be None
         self.lines: list[str] = []
         self.conditions: list[Term] = []
 
@@ -215,6 +219,8 @@ class _PythonText(TextDomain):
                 parts[-1] += f" if {condition.value(names, self).text}"
         if condition is not None:
             parts.append("no_case()")
+        if name in self.tuned:
+            parts.insert(0, f"{name} if {name} is not None")
         if len(parts) == 1:
             self.lines += _wrapped(f"    {name} = ", parts[0], "    ")
         else:
@@ -229,11 +235,13 @@ class _PythonText(TextDomain):
             self.conditions.append(requirement.condition.value(names, self))
 
 
-def _table(step: str) -> str:
-    """Return a function of the rules of a kernel's header, one line per case of its Build table."""
+def _table(step: str, tuned: Collection[str]) -> str:
+    """Return a function of the rules of a kernel's header, one line per case of its Build table;
+    values of `tuned` may be given."""
     header, block = load(step).header, load(step).block
     features = {entry.name: header.features[entry.name] for entry in header.built_features}
-    domain, names = _PythonText(features), {name: Term(name) for name in (*INPUTS, *AXIS_INPUTS)}
+    domain = _PythonText(features, tuned)
+    names = {name: Term(name) for name in (*INPUTS, *AXIS_INPUTS)}
     names |= {name: Term(name, ATOM, 0) for name in ("isAlike", "isAligned", "isContiguous")}
     header.program(block, any_start=True).evaluate(names | {"maxShared": Term("maxShared")}, domain)
     columns = domain.logical(
@@ -243,6 +251,7 @@ def _table(step: str) -> str:
     used = {*re.findall(r"\w+", "\n".join(lines))}
     parameters = [name for name in (*INPUTS, *AXIS_INPUTS, "isAlike") if name in used]
     parameters += [f"{name}={value}" for name, value in features.items()]
+    parameters += [f"{name}=None" for name in tuned]
     return "\n".join(
         [
             f"# kernels/{split_trial(step).file}.cu",
@@ -286,6 +295,22 @@ def _ranking(ranks: tuple[Rank, ...], operations: Mapping[str, tuple[str, ...]])
     opening, closing = ("{", ["}"]) if operations else ("{}", [])
     lines += [f"OPERATIONS: dict[str, tuple[str, ...]] = {opening}", *entries, *closing, ""]
     return "\n".join(lines)
+
+
+def _tuned_plans(plans: Sequence[Tuned]) -> str:
+    """Return the table of tuned plans that `choose` uses."""
+    lines = [
+        "# Where tuning found a faster plan than the rules: kernel, bytes of an element, whether",
+        "# rows are whole packs of 16 bytes, ranges of cols and rows, kernel to take, its values.",
+        "TUNED: tuple[tuple, ...] = (",
+    ]
+    for plan in plans:
+        file, _, changes = split_trial(plan.trial)
+        size, whole = plan.problem.itemsize, plan.problem.packed
+        values = json.dumps(dict(changes))
+        where = f"{_text(plan.rule)}, {size}, {whole}, {plan.cols}, {plan.rows}"
+        lines += wrapped(f"({where}, {_text(file)}, {values}),", 4)
+    return "\n".join([*lines, ")", ""])
 
 
 def _text(value: str | tuple[str, ...]) -> str:

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ..base.gpu import Gpu
+from ..base.gpu import H200, Gpu
 from ..catalogue.dispatch import SOFTMAX_RANKING
 from ..catalogue.expressions import Expression, Requirement
 from ..catalogue.registry import split_trial
+from ..catalogue.tuned import Tuned, tuned_table
 from ..problem.problem import MAX_BYTES, MAX_INT, Problem
 from ..run.bound import Kernel, load
 from .intervals import Interval, Intervals, product
-from .request import ExportError, ExportRequest, Shapes
+from .request import ExportError, ExportRequest, Range, Shapes
 
 MAX_SPECIALISATIONS = 64  # per file; compiling each takes a second or more
 MAX_BOXES = 2**20  # per range
+EVERY_SHAPE = Shapes(Range(1, MAX_INT), Range(1, MAX_INT))
 MAX_AXES = 2**14  # pairs of dim and inner, each of which is a box
 
 Macros = tuple[tuple[str, int], ...]
@@ -88,6 +90,33 @@ def file_of(step: str) -> str:
     return file if not block and changes in ((), (("LATE", 1),)) else step
 
 
+def tuned_plans(request: ExportRequest) -> list[Tuned]:
+    """Return the tuned plans of the requested shapes; none unless `choose` is what is exported."""
+    if not request.best or H200 not in request.gpus:
+        return []
+    sizes = {dtype.itemsize for dtype in request.dtypes}
+    return [
+        plan
+        for plan in tuned_table(H200)
+        if plan.problem.itemsize in sizes
+        and any(
+            _meet(shapes.rows, plan.rows) and _meet(shapes.cols, plan.cols)
+            for shapes in request.shapes or (EVERY_SHAPE,)
+        )
+    ]
+
+
+def _meet(one: Range, other: tuple[int, int]) -> bool:
+    return one.low <= other[1] and other[0] <= one.high
+
+
+def tuned_names(step: str, plans: Sequence[Tuned]) -> list[str]:
+    """Return the names of a kernel's Build table that tuned plans change."""
+    trials = [split_trial(plan.trial) for plan in plans]
+    found = {name for trial in trials if trial.file == step for name, _ in trial.changes}
+    return [entry.name for entry in load(step).header.build if entry.name in found]
+
+
 def starts(request: ExportRequest, dtype: np.dtype) -> Iterator[Start]:
     """Yield the combinations of strides and alignment that plans distinguish."""
     pack = 16 // dtype.itemsize
@@ -143,7 +172,7 @@ def _needed(
 ) -> Iterator[Specialisation]:
     """Yield the specialisations that some shape of a range needs; a kernel may reject other shapes
     of the range. Raises `ExportError` for too many specialisations or boxes."""
-    pack = 16 // dtype.itemsize
+    pack, tuned_here = 16 // dtype.itemsize, tuned_plans(request)
     todo = _first_boxes(shapes, pack)
     found: dict[Specialisation, None] = {}
 
@@ -157,9 +186,23 @@ def _needed(
                 break
             part = {name: value[some] for name, value in names.items()}
             plan = _ranked(_plan(load(step), part, dtype, start), when, part)
+            for tuned in tuned_here if gpu == H200 and start.alike else ():
+                if tuned.rule == step and tuned.problem.itemsize == dtype.itemsize:
+                    inside, outside = _within(tuned, part)
+                    faster = _plan(load(tuned.trial), part, dtype, start)
+                    sure = outside | faster.rejected | inside & faster.accepted
+                    taken = plan.accepted & inside & faster.accepted
+                    file = split_trial(tuned.trial).file
+                    faster = faster._replace(accepted=taken)
+                    known = _add_found(found, tuned.trial, file, dtype, faster)
+                    left[some[known]] = False
+                    again[some[taken & ~known | ~plan.rejected & ~sure]] = True
+                    plan = plan._replace(
+                        accepted=plan.accepted & sure & ~taken, rejected=plan.rejected | taken
+                    )
             file = file_of(step) if request.best else step
             known = _add_found(found, step, file, dtype, plan)
-            left[some[known]] = False
+            left[some[known & ~again[some]]] = False
             again[some[~known & ~plan.rejected]] = True
         return again
 
@@ -178,6 +221,17 @@ def _needed(
                 f"{MAX_SPECIALISATIONS}; request fewer shapes"
             )
     yield from found
+
+
+def _within(plan: Tuned, names: Mapping[str, Interval]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which boxes are inside the ranges of a tuned plan, and which are outside."""
+    whole = int(plan.problem.packed)
+    inside = (names["packs"].low == whole) & (names["packs"].high == whole)
+    outside = (names["packs"].low != whole) & (names["packs"].high != whole)
+    for name, (low, high) in (("rows", plan.rows), ("cols", plan.cols)):
+        inside &= (names[name].low >= low) & (names[name].high <= high)
+        outside |= (names[name].high < low) | (names[name].low > high)
+    return inside, outside
 
 
 def _order(request: ExportRequest) -> Iterator[tuple[str, Expression | None]]:

@@ -24,16 +24,16 @@ from types import ModuleType
 
 from ..base.gpu import gpu_in_use
 from ..base.typed_json import Count, Samples
-from ..catalogue import dispatch
+from ..catalogue import dispatch, store
+from ..catalogue.store import REFERENCE_GPU, AtProblem, Run
 from ..export.python import write
 from ..export.request import export_request
 from ..problem.problem import Problem
-from . import baselines, store
+from . import baselines
 from .comparison import Comparison
 from .interop import compiled
 from .records import step_hash
 from .samples import kept, orders
-from .store import REFERENCE_GPU, AtProblem, Run
 
 PROTOCOL = {
     "version": 1,

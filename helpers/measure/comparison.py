@@ -21,15 +21,15 @@ import numpy as np
 from ..base.arguments import checked
 from ..base.gpu import gpu_in_use
 from ..base.typed_json import Count, Date, Natural, Samples, Time
-from ..catalogue import registry
+from ..catalogue import registry, store
+from ..catalogue.store import AtProblem, Run, latest
 from ..problem.problem import Problem
 from ..problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
 from ..run.bound import load
-from . import baselines, bench, samples, store
+from . import baselines, bench, samples
 from .fused_baselines import NOT_OFFERED
 from .problem_groups import chosen, entries, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
-from .store import AtProblem, Run, latest
 from .workers import Failure
 
 DTYPES = ("float32", "bfloat16")

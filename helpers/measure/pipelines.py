@@ -20,11 +20,12 @@ import numpy as np
 from ..base.gpu import Gpu, gpu_in_use
 from ..base.mode import gpu_for_plans
 from ..base.typed_json import Count, Must, Natural, Samples
-from ..catalogue import registry
+from ..catalogue import registry, store
 from ..catalogue.registry import HINT_MACROS, split_trial, with_hints
+from ..catalogue.store import AtProblem
 from ..problem.problem import Problem
 from ..problem.shapes import PIPELINE_SHAPES
-from . import baselines, bench, pipeline_timer, samples, store
+from . import baselines, bench, pipeline_timer, samples
 from .comparison import (
     DTYPES,
     SLOWER,
@@ -37,7 +38,6 @@ from .comparison import (
 from .pipeline_timer import ORDINARY, STATES
 from .problem_groups import chosen, group_of, linked, name_of, numbers
 from .records import launch_of, step_hash
-from .store import AtProblem
 
 FEW_ROWS = 16  # few rows, so that the launch is a large part of a call
 VERDICTS = {

@@ -22,9 +22,10 @@ from ..base.gpu import Gpu, GpuDescription
 from ..base.json_files import read_json
 from ..base.paths import RECORDS
 from ..base.typed_json import Count, Dtype, Must, Natural, Samples, Share, Time, typed
-from ..catalogue import registry
+from ..catalogue import registry, store
 from ..catalogue.plan import Plan
 from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
+from ..catalogue.store import MUST_NOT_CHANGE, AtProblem, Protocol, Run
 from ..problem.problem import Problem
 from ..problem.shapes import (
     EVEN_SHAPE,
@@ -37,8 +38,6 @@ from ..problem.shapes import (
 )
 from ..run.bound import Kernel, load
 from ..simt.cuda_text import token_hash
-from . import store
-from .store import MUST_NOT_CHANGE, AtProblem, Protocol, Run
 
 PREDICTIONS = RECORDS / "predictions.json"
 # For fused and related operations, recorded in float32 and bfloat16.

@@ -17,7 +17,7 @@ import re
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 
@@ -47,7 +47,7 @@ FINALISTS = 4
 WORTH = 0.002  # minimum gain per changed value, so that irrelevant changes are not kept
 CONFIRMED = 2
 SPILLED = 128  # bytes of local memory per thread above which a trial is not timed
-PROCESSES = min(8, os.cpu_count() or 1)  # processes that compile
+PROCESSES = min(14, os.cpu_count() or 1)  # processes that compile
 
 
 # ---- what can be tried ------------------------------------------------------------------------
@@ -301,11 +301,19 @@ class Compilers:
         context = multiprocessing.get_context("spawn")
         ignored = signal.SIGINT, signal.SIG_IGN  # Ctrl-C goes to the searching process
         self._pool = ProcessPoolExecutor(PROCESSES, context, signal.signal, ignored)
+        self._looks: dict[tuple[Problem, str], Future] = {}
+
+    def begin(self, problem: Problem, trials: Sequence[str]) -> None:
+        """Begin to compile trials that are asked for later."""
+        for trial in trials:
+            if (problem, trial) not in self._looks:
+                self._looks[problem, trial] = self._pool.submit(look, trial, problem)
 
     def __call__(self, problem: Problem, trials: Sequence[str]) -> dict[str, str]:
-        looks = {trial: self._pool.submit(look, trial, problem) for trial in trials}
+        """Compile trials; returns for each why it is not worth timing, or ""."""
         try:
-            return {trial: one.result() for trial, one in looks.items()}
+            self.begin(problem, trials)
+            return {trial: self._looks.pop((problem, trial)).result() for trial in {*trials}}
         except BrokenProcessPool:  # the culprit fails again, alone, when it is timed
             self._begin()
             return {}

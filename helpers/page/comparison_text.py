@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..base.paths import ROOT
 from ..catalogue.dispatch import choose
+from ..catalogue.store import REFERENCE_GPU, folder_of, latest
 from ..measure.baselines import BASELINES, title
 from ..measure.comparison import (
     DTYPES,
@@ -29,7 +30,6 @@ from ..measure.comparison import (
 from ..measure.pipelines import TIES, Pipeline, load_pipelines, pipeline_cases
 from ..measure.pipelines import around_cases as around_chains
 from ..measure.problem_groups import GROUPS, group_of
-from ..measure.store import REFERENCE_GPU, folder_of, latest
 from ..problem.shapes import COMPARED_TABLE, Shape, compared_family, compared_shapes
 from ..simt.words import counted
 

@@ -17,8 +17,8 @@ from ..base.json_files import named, read_json, write_json
 from ..base.mode import replay_is_forced
 from ..base.paths import MINE
 from ..catalogue.registry import steps
+from ..catalogue.store import utc_now
 from ..measure.records import predicted_at, predictions
-from ..measure.store import utc_now
 from ..run.bound import load
 from .rich import COLUMNS, Rich, details, escape
 

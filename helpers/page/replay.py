@@ -12,9 +12,9 @@ from ..base.gpu import describe_device, describe_versions
 from ..base.mode import replaying
 from ..catalogue.dispatch import changes_of
 from ..catalogue.registry import UNFUSED, split_trial
+from ..catalogue.store import Run, recorded_gpus, shown_gpu, utc_now
 from ..measure import bench
 from ..measure.records import Case, Record, has_record, load_record
-from ..measure.store import Run, recorded_gpus, shown_gpu, utc_now
 from ..problem.problem import Problem
 from ..run.bound import BoundKernel, Kernel, kernel_of
 from ..simt.cuda_text import token_hash

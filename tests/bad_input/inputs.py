@@ -16,10 +16,9 @@ import numpy as np
 
 import helpers
 from helpers.base.paths import KERNELS
-from helpers.catalogue import registry
+from helpers.catalogue import registry, store
 from helpers.catalogue.header import header
 from helpers.commands import export, plan, reading, simulate, tune
-from helpers.measure import store
 from helpers.measure.comparison import load_comparisons
 from helpers.measure.pipelines import load_pipelines
 from helpers.measure.profiler.counters import NsightCounters

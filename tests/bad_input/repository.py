@@ -16,9 +16,10 @@ import pytest
 from jupyterlab.labapp import LabApp
 
 from helpers.base import gpu, paths
+from helpers.catalogue import store
 from helpers.commands import figures, lab, measure, pages
 from helpers.commands.campaigns import profile
-from helpers.measure import records, store, workers
+from helpers.measure import records, workers
 from helpers.measure.records import load_record
 from tests.bad_input.inputs import ODD_JSON, TEXTS, Input, _somewhere, few_lines, text_of
 

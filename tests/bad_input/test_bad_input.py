@@ -16,7 +16,8 @@ import pytest
 
 from helpers.base import mode, paths
 from helpers.base.paths import RECORDS
-from helpers.measure import records, store
+from helpers.catalogue import store
+from helpers.measure import records
 from helpers.measure.records import load_record, predictions
 from helpers.run.bound import load
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from helpers.base import gpu
-from helpers.catalogue import dispatch
+from helpers.catalogue import dispatch, store
 from helpers.commands import measure as command
 from helpers.commands.campaigns import comparison as campaigned
-from helpers.measure import baselines, bench, campaign, comparison, fused_baselines, store, workers
+from helpers.measure import baselines, bench, campaign, comparison, fused_baselines, workers
 from helpers.measure.comparison import (
     DTYPES,
     Comparison,

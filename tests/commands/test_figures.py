@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from helpers.catalogue.store import Run
 from helpers.commands import figures
 from helpers.measure import bench, records
 from helpers.measure.records import Case, Record
-from helpers.measure.store import Run
 from helpers.page import tables
 from helpers.problem.problem import Problem
 from tests import made_up

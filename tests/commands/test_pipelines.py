@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from helpers.base import gpu
+from helpers.catalogue import store
 from helpers.catalogue.registry import without_hints
 from helpers.commands import measure as command
 from helpers.commands.campaigns import pipelines as campaigned
-from helpers.measure import baselines, bench, campaign, pipeline_timer, pipelines, store, workers
+from helpers.measure import baselines, bench, campaign, pipeline_timer, pipelines, workers
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
 from helpers.measure.pipelines import Pipeline, load_pipelines, variants

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from helpers.base import gpu
-from helpers.catalogue import registry
+from helpers.catalogue import registry, store
 from helpers.catalogue.registry import UNFUSED
 from helpers.commands import measure as command
-from helpers.measure import store, workers
+from helpers.measure import workers
 from helpers.measure.profiler import counters, numerics, sanitizer, sass
 from helpers.measure.profiler import launches as launched
 from helpers.measure.profiler.counters import NsightCounters

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.base import gpu
+from helpers.catalogue import store
 from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
 from helpers.commands import measure as command
 from helpers.commands.campaigns import steps as campaign
-from helpers.measure import baselines, bench, records, store, workers
+from helpers.measure import baselines, bench, records, workers
 from helpers.measure.records import Timed, families_of, load_record, takes
 from helpers.measure.workers import Failure
 from helpers.problem.problem import DTYPES, Problem

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.base import gpu
+from helpers.catalogue import store
 from helpers.catalogue.registry import split_trial
+from helpers.catalogue.store import REFERENCE_GPU, Run
 from helpers.commands import measure as command
 from helpers.commands.campaigns import calls
-from helpers.measure import baselines, call_times, store, workers
+from helpers.measure import baselines, call_times, workers
 from helpers.measure.call_times import (
     LIGER,
     NOTHING,
@@ -24,7 +26,6 @@ from helpers.measure.call_times import (
 )
 from helpers.measure.comparison import Comparison
 from helpers.measure.records import step_hash
-from helpers.measure.store import REFERENCE_GPU, Run
 from helpers.problem.problem import Problem
 from tests import made_up
 from tests.earlier import COMPARED_EARLIER

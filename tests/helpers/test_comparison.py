@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200
-from helpers.catalogue import dispatch
+from helpers.catalogue import dispatch, store
 from helpers.catalogue.dispatch import best
 from helpers.catalogue.registry import split_trial
-from helpers.measure import baselines, bench, comparison, store
+from helpers.measure import baselines, bench, comparison
 from helpers.measure.comparison import (
     DTYPES,
     Added,

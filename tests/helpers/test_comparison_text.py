@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from helpers.base.paths import ROOT
-from helpers.measure import bench, store
+from helpers.catalogue import store
+from helpers.catalogue.store import REFERENCE_GPU, Run
+from helpers.measure import bench
 from helpers.measure.comparison import DTYPES, Added, Comparison
 from helpers.measure.pipelines import Pipeline
 from helpers.measure.problem_groups import GROUPS
-from helpers.measure.store import REFERENCE_GPU, Run
 from helpers.page import comparison_text
 from helpers.problem.shapes import COMPARED_TABLE, compared_shapes
 from tests import made_up

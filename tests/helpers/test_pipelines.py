@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200
-from helpers.catalogue import dispatch, registry
+from helpers.catalogue import dispatch, registry, store
 from helpers.catalogue.registry import without_hints
-from helpers.measure import baselines, pipeline_timer, pipelines, store
+from helpers.measure import baselines, pipeline_timer, pipelines
 from helpers.measure.comparison import DTYPES
 from helpers.measure.pipelines import (
     VERDICTS,

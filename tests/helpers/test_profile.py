@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from helpers.base.gpu import H200
+from helpers.catalogue import store
 from helpers.catalogue.registry import split_trial
-from helpers.measure import store
 from helpers.measure.profiler.counters import NsightCounters
 from helpers.measure.records import launch_of, load_record
 from helpers.page import profile

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.base.gpu import H200
 from helpers.base.paths import RECORDS
-from helpers.catalogue import dispatch, registry
+from helpers.catalogue import dispatch, registry, store
 from helpers.catalogue.registry import (
     TORCH,
     TRIALS,
@@ -19,7 +19,8 @@ from helpers.catalogue.registry import (
     steps,
     variants,
 )
-from helpers.measure import bench, records, store
+from helpers.catalogue.store import REFERENCE_GPU
+from helpers.measure import bench, records
 from helpers.measure.call_times import CallTimes
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipelines import Pipeline
@@ -37,7 +38,6 @@ from helpers.measure.records import (
     predictions,
     takes,
 )
-from helpers.measure.store import REFERENCE_GPU
 from helpers.page.replay import recorded_beside
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (

@@ -15,7 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...base import gpu
-from ...measure import baselines, campaign, store
+from ...catalogue import store
+from ...catalogue.store import REFERENCE_GPU, Run, gpu_folder, latest, utc_now
+from ...measure import baselines, campaign
 from ...measure.call_times import (
     CALLED,
     NOTHING,
@@ -33,7 +35,6 @@ from ...measure.call_times import (
 )
 from ...measure.campaign import add_shared_options
 from ...measure.comparison import DTYPES
-from ...measure.store import REFERENCE_GPU, Run, gpu_folder, latest, utc_now
 from ...page.tables import lines_of
 from ...problem.problem import Problem
 from ...problem.shapes import compared_shapes

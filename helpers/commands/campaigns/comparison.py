@@ -17,7 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...base import gpu
-from ...measure import baselines, bench, campaign, store
+from ...catalogue import store
+from ...catalogue.store import Run, gpu_folder, utc_now
+from ...measure import baselines, bench, campaign
 from ...measure.campaign import Clock, add_shared_options
 from ...measure.comparison import (
     COPIES,
@@ -34,7 +36,6 @@ from ...measure.comparison import (
 )
 from ...measure.fused_baselines import NOT_OFFERED
 from ...measure.problem_groups import GROUPS, entries, name_of
-from ...measure.store import Run, gpu_folder, utc_now
 from ...measure.workers import Failure
 from ...problem.problem import Problem
 from ...problem.shapes import COMPARED_FAMILIES, COMPARED_SHAPES, compared_family, compared_shapes

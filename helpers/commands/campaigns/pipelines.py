@@ -19,7 +19,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...base import gpu
-from ...measure import baselines, bench, campaign, pipeline_timer, store
+from ...catalogue import store
+from ...catalogue.store import REFERENCE_GPU, Run, gpu_folder, latest, recorded_gpus, utc_now
+from ...measure import baselines, bench, campaign, pipeline_timer
 from ...measure.campaign import add_shared_options
 from ...measure.comparison import DTYPES, load_comparisons
 from ...measure.fused_baselines import NOT_OFFERED
@@ -39,7 +41,6 @@ from ...measure.pipelines import (
     table,
 )
 from ...measure.problem_groups import GROUPS, linked, name_of
-from ...measure.store import REFERENCE_GPU, Run, gpu_folder, latest, recorded_gpus, utc_now
 from ...measure.workers import Failure
 from ...page.tables import lines_of
 from ...problem.problem import Problem

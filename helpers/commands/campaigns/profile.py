@@ -24,6 +24,7 @@ import shutil
 import sys
 
 from ...base import gpu
+from ...catalogue.store import folder_of, gpu_folder
 from ...measure.campaign import add_shared_options
 from ...measure.profiler.counters import CountersFile
 from ...measure.profiler.launches import Launch, examined_steps, run_kernels
@@ -31,7 +32,6 @@ from ...measure.profiler.numerics import NumericsFile
 from ...measure.profiler.sanitizer import SanitizerFile
 from ...measure.profiler.sass import SassFile
 from ...measure.profiler.update import update
-from ...measure.store import folder_of, gpu_folder
 
 FILES = {part.kind.file: part for part in (CountersFile, SassFile, NumericsFile, SanitizerFile)}
 TOOLS = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}

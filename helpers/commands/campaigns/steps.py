@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from ...base import gpu
+from ...catalogue import store
 from ...catalogue.registry import TORCH, known_steps
-from ...measure import baselines, bench, campaign, store
+from ...catalogue.store import Run, gpu_folder, utc_now
+from ...measure import baselines, bench, campaign
 from ...measure.campaign import add_shared_options
 from ...measure.records import Case, Timed, may_stay, takes
-from ...measure.store import Run, gpu_folder, utc_now
 from ...measure.workers import Failure
 from ...problem.problem import DTYPES, Problem
 from ...problem.shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
@@ -119,8 +119,23 @@ def plan(
             reasons.append(f"{name}: {error}")
             continue
         if condition(SimpleNamespace(**{**m, **table, "packs": packs, "alike": alike})):
+            for other, values in _tuned(name, m, packs) if gpu == TUNED_ON and alike else ():
+                try:
+                    table = _table(KERNELS[other], m | values, dtype)
+                except Refused:
+                    continue
+                name, reason = other, "tuned for such a shape"
+                break
             return _plan(name, table, dtype, reason)
     raise Refused("; ".join(dict.fromkeys(reasons)) or "no kernel is meant for this matrix")
+
+
+def _tuned(name: str, m: dict, packs: bool) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield what was found to be faster than a kernel's own plan: kernels, and values of names."""
+    for rule, size, whole, cols, rows, other, values in TUNED:
+        if rule == name and size == m["size"] and whole == packs:
+            if cols[0] <= m["cols"] <= cols[1] and rows[0] <= m["rows"] <= rows[1]:
+                yield other, values
 
 
 def _built(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:
@@ -190,5 +205,7 @@ TUNED_ON = Gpu(0, 0, 0)
 SHARED_KB: dict[int, int] = {}
 # (kernel, condition, reason), best first
 RANKING: tuple[tuple[str, Callable[[SimpleNamespace], bool], str], ...] = ()
+# (kernel, bytes of an element, whether rows are whole packs, cols, rows, faster kernel, its values)
+TUNED: tuple[tuple, ...] = ()
 OPERATIONS: dict[str, tuple[str, ...]] = {}  # kernels, best first
 KERNELS: dict[str, Kernel] = {}

@@ -13,13 +13,14 @@ from typing import Annotated, TypedDict
 
 from ...base.arguments import checked
 from ...base.typed_json import Must, Natural
+from ...catalogue import store
 from ...catalogue.registry import UNFUSED
+from ...catalogue.store import AtProblem
 from ...problem.problem import Problem
 from ...run.bound import load
 from ...simt import NSIGHT_METRICS, SHARED_METRICS
-from .. import bench, store
+from .. import bench
 from ..records import launch_of, step_hash
-from ..store import AtProblem
 from ..workers import Failure
 from .launches import UNFUSED_LAUNCH, Launch, ToolRun, launches, run_tool, worker_command
 from .update import Profiled, ProfilerFile, say_if_old

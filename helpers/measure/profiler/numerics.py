@@ -10,9 +10,9 @@ import numpy as np
 
 from ...base.arguments import checked
 from ...base.typed_json import Must
+from ...catalogue import store
+from ...catalogue.store import Run
 from ...run.launch import launch
-from .. import store
-from ..store import Run
 from .launches import ToolRun
 from .update import Profiled, ProfilerFile
 

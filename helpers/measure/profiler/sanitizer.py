@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...base.typed_json import Natural
+from ...catalogue.store import Run
 from ..records import launch_of, step_hash
-from ..store import Run
 from ..workers import Failure
 from .launches import Launch, ToolRun, launches, run_tool, worker_command
 from .update import Profiled, ProfilerFile

@@ -15,14 +15,13 @@ from typing import NamedTuple
 from ...base.arguments import checked
 from ...base.gpu import Gpu
 from ...base.typed_json import Natural
-from ...catalogue import registry
+from ...catalogue import registry, store
+from ...catalogue.store import Run
 from ...problem.problem import Problem
 from ...problem.shapes import LARGE_LONG_SHAPES, LARGE_SHAPES, Shape
 from ...run.bound import load
 from ...simt import compile_cubin
-from .. import store
 from ..records import step_hash
-from ..store import Run
 from .launches import ToolRun
 from .update import Profiled, ProfilerFile, say_if_old
 

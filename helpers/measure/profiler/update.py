@@ -10,9 +10,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from ...base.gpu import GpuDescription
-from .. import campaign, store
+from ...catalogue import store
+from ...catalogue.store import Observation, Protocol, Run
+from .. import campaign
 from ..records import step_hash
-from ..store import Observation, Protocol, Run
 from .launches import ToolRun
 
 

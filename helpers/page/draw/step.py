@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from ...base.arguments import checked
 from ...catalogue.registry import TORCH, UNFUSED, step_number
+from ...catalogue.store import REFERENCE_GPU, gpu_folder
 from ...measure import records
 from ...measure.comparison import best_copies, best_copy, comparison_cases
 from ...measure.records import Case, Record, Timed, has_record, load_record, recorded_steps
-from ...measure.store import REFERENCE_GPU, gpu_folder
 from ...problem.problem import Problem
 from ...problem.shapes import (
     FEW_SHAPES,

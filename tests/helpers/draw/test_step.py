@@ -6,8 +6,9 @@ from functools import partial
 
 import pytest
 
+from helpers.catalogue import store
 from helpers.catalogue.registry import TORCH, UNFUSED
-from helpers.measure import records, store
+from helpers.measure import records
 from helpers.measure.comparison import Comparison
 from helpers.measure.records import Case, Record
 from helpers.page import draw

@@ -170,13 +170,13 @@ def chosen_around(asked: Around, matrix: Matrix, inner: int = 1) -> tuple[str, L
         return None
     file = split_trial(step).file
     if inner == 1 and file in {split_trial(rank.file).file for rank in SOFTMAX_RANKING}:
-        return file, planned(file, matrix)
+        return file, planned(step, matrix)
     return file, launch_of(load(step), rows, cols, dtype, gpu, **sizes)
 
 
 @cache
 def chosen(matrix: Matrix) -> tuple[str, Launch] | None:
-    """What `choose` picks, without trial, and its plan; None if it refuses."""
+    """What `choose` picks, and its plan; None if it refuses."""
     rows, cols, dtype, x_stride, y_stride, x_start, y_start, gpu = matrix
     if x_start % dtype.itemsize or y_start % dtype.itemsize:
         return None
@@ -186,5 +186,4 @@ def chosen(matrix: Matrix) -> tuple[str, Launch] | None:
         step = choose(rows, cols, dtype, gpu, **strides, **place)
     except ValueError:
         return None
-    file = split_trial(step).file
-    return file, planned(file, matrix)
+    return split_trial(step).file, planned(step, matrix)

@@ -7,6 +7,7 @@ import pytest
 
 from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.dispatch import choose
+from helpers.catalogue.registry import split_trial
 from helpers.export import specialisations as module
 from helpers.export.request import ExportError, ExportRequest, Range, Shapes, export_request
 from helpers.export.specialisations import Specialisation, file_of, specialisations
@@ -35,7 +36,8 @@ def build_at(
         plan = kernel.bind(rows, cols, dtype, gpu, inner=inner, **sizes).plan
     except ValueError:
         return None
-    return Specialisation(file_of(step), dtype, tuple(plan.macros.items()))
+    file = split_trial(step).file if asked.best else file_of(step)
+    return Specialisation(file, dtype, tuple(plan.macros.items()))
 
 
 def numbers(part: Range | None) -> range:

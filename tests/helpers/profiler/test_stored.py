@@ -8,6 +8,7 @@ import pytest
 from helpers.catalogue import registry
 from helpers.catalogue.dispatch import ANY_LENGTH
 from helpers.catalogue.registry import split_trial, step_number, steps, variants
+from helpers.catalogue.store import read
 from helpers.measure.gpu_arrays import host_arrays, numbers_of
 from helpers.measure.profiler import launches as launched
 from helpers.measure.profiler.counters import CountersFile, NsightCounters
@@ -16,7 +17,6 @@ from helpers.measure.profiler.numerics import NumericsFile
 from helpers.measure.profiler.sanitizer import OPTIONS, SanitizerFile, SanitizerResult
 from helpers.measure.profiler.sass import Compiled, SassFile, compilations
 from helpers.measure.records import plan_of
-from helpers.measure.store import read
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     LARGE_LONG_SHAPES,

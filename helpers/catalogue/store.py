@@ -179,6 +179,11 @@ def _of_file(kind: type[Kind], gpu: str | None) -> Mapping[Hashable, Kind]:
     if not path.is_file():
         how = f"run make measure ARGS={kind.campaign} there"
         raise FileNotFoundError(f"no {kind.file} of {path.parent.name}: {how}")
+    return read_file(kind, path)
+
+
+def read_file(kind: type[Kind], path: Path) -> Mapping[Hashable, Kind]:
+    """The observations of a file by key, in order. Raises `ValueError` as `read`."""
     state = path.stat()
     return _read(kind, path, state.st_mtime_ns, state.st_size)
 
@@ -208,14 +213,19 @@ def _read(kind: type[Kind], path: Path, *state: int) -> Mapping[Hashable, Kind]:
 
 
 def write(kind: type[Kind], gpu: str, observations: Iterable[Kind]) -> None:
-    """Rewrite a file: the runs of these observations, then the observations in order."""
+    """Rewrite the file of a kind: the runs of these observations, then they in order."""
+    write_file(path_of(kind, gpu), observations)
+
+
+def write_file(path: Path, observations: Iterable[Observation]) -> None:
+    """The same for the file of any path."""
     observations = [*observations]
     numbers: dict[str, int] = {}  # text of a run -> its index
     for run in {id(one.run): one.run for one in observations}.values():
         numbers.setdefault(_text(run), len(numbers))
     lines = [json.loads(text) for text in numbers]
     lines += ({"run": numbers[_text(one.run)], **_fields(one)} for one in observations)
-    write_lines(path_of(kind, gpu), lines)
+    write_lines(path, lines)
 
 
 def _text(run: Run) -> str:

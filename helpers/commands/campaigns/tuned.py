@@ -1,0 +1,122 @@
+"""Tune the plans of softmax over a grid of shapes: the table that `choose` and exports read.
+
+A shape takes a second or two, and the whole grid about 40 minutes on an H200. Shapes that are in
+the file with the current kernels are left out, the most valuable ones come first, and the file is
+written after each. `--check N` times the plans with and without the table at N shapes drawn at
+random instead, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+
+from ...base import gpu
+from ...catalogue import store
+from ...catalogue.dispatch import out_of_date
+from ...catalogue.store import Run, gpu_folder, utc_now
+from ...catalogue.tuned import Tuned
+from ...measure import bench, campaign
+from ...measure.campaign import Clock, add_shared_options
+from ...measure.samples import ratio
+from ...measure.tuning import Compilers, Timer
+from ...measure.tuning_grid import PROTOCOL, Cell, drawn, grid, neighbours, tuned, with_and_without
+from ...simt.options import at_least
+
+AHEAD = 60  # shapes whose trials are compiled before they are timed
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_shared_options(parser, "minutes", "fresh")
+    help = "time N shapes drawn at random instead, with the table and without"
+    parser.add_argument("--check", type=at_least(1), metavar="N", help=help)
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the shapes drawn")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tune, or check; return the exit status."""
+    device = gpu.describe_device()
+    machine, folder = gpu.gpu_from_record(device), gpu_folder(device["name"])
+    timer, compilers = Timer(), Compilers()
+    try:
+        if options.check:
+            return check(options, machine, timer, compilers)
+        return tune(options, device, machine, folder, timer, compilers)
+    finally:
+        compilers.close()
+        timer.close()
+
+
+def tune(
+    options: argparse.Namespace,
+    device: dict,
+    machine: gpu.Gpu,
+    folder: str,
+    timer: Timer,
+    compilers: Compilers,
+) -> int:
+    known = [] if options.fresh else store.read_if_any(Tuned, folder)
+    known = [line for line in known if not out_of_date(line, machine)]
+    done, cells = {line.problem for line in known}, grid()
+    order = {cell.problem: place for place, cell in enumerate(cells)}
+    fitting = bench.shapes_that_fit([cell.problem.shape for cell in cells])
+    cells = [cell for cell in cells if cell.problem not in done and cell.problem.shape in fitting]
+    this = Run(device, gpu.describe_versions(), utc_now(), PROTOCOL)
+    ahead = iter(cells)
+
+    def prepare(count: int) -> None:
+        for _, cell in zip(range(count), ahead, strict=False):
+            compilers.begin(cell.problem, neighbours(cell.problem, machine))
+
+    def work(cell: Cell) -> Tuned:
+        prepare(1)
+        trials = neighbours(cell.problem, machine)
+        refused = compilers(cell.problem, trials)
+        trials = [trials[0], *(trial for trial in trials[1:] if not refused.get(trial))]
+        return tuned(cell, trials, machine, this, timer, compilers)
+
+    def keep(cell: Cell, line: Tuned) -> Iterator[str]:
+        nonlocal known
+        known = store.put(known, line, order)
+        store.write(Tuned, folder, known)
+        copies = ratio(line.copy_us, line.trial_us)
+        gain = line.rule
+        if line.rule_us:
+            gain = f"{line.trial} {ratio(line.rule_us, line.trial_us).value:.3f}"
+        yield f"{cell.problem.place(True)}: {gain}, {copies.value:.3f} of a copy"
+
+    prepare(AHEAD)
+    name = lambda cell: cell.problem.place(True)  # noqa: E731
+    failed = campaign.run(cells, work, keep, name, clock=Clock(options.minutes))
+    print(f"the plans are in {store.path_of(Tuned, folder)}")
+    return 1 if failed else 0
+
+
+def check(options: argparse.Namespace, machine: gpu.Gpu, timer: Timer, compilers: Compilers) -> int:
+    """Print, for each shape drawn, both plans, how much faster that of the table is, and both as
+    fractions of a copy; the worst last."""
+    problems = drawn(options.check, options.seed)
+    work = partial(with_and_without, gpu=machine, time=timer, reasons=compilers)
+    found = []
+
+    def keep(problem, result) -> Iterator[str]:
+        found.append((problem, *result))
+        yield line(problem, *result)
+
+    def line(problem, rule, trial, times, share, shares) -> str:
+        low, high = f"{times.low:.3f}", f"{times.high:.3f}"
+        return (
+            f"{problem.place(True)}: {trial} {times.value:.3f} ({low} to {high}) times as fast as "
+            f"{rule}, {share:.3f} instead of {shares:.3f} of a copy"
+        )
+
+    failed = campaign.run(
+        problems, work, keep, lambda one: one.place(True), clock=Clock(options.minutes)
+    )
+    worse = [one for one in found if one[3].below(0.99)]
+    better = [one for one in found if one[3].above(1.01)]
+    print(f"of {len(found)} shapes, {len(better)} are faster with the table, {len(worse)} slower")
+    for one in sorted(worse, key=lambda one: one[3].value):
+        print(line(*one))
+    return 1 if failed else 0
