@@ -4,7 +4,7 @@
 //           to the next what the next one's pack of y begins with.
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    packs      = row / 16
-//           of_block   = 1024 when size == 4 || 4 * rows * row <= l2
+//           of_block   = 1024 when 4 * rows * row <= l2
 //                      | 2048
 //           CLUSTER    = 1 when capability < 90 || packs <= of_block
 //                      | 16 when 16 * rows <= sms

@@ -6,11 +6,15 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 """
 
 EARLIER: frozenset[str] = frozenset()  # in steps.jsonl and pipelines.jsonl
+# Shapes of pipelines.jsonl whose plan was tuned since.
+TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
+# Files some of whose profiled launches, though not code, are of an earlier rule.
+LAUNCHED_EARLIER = frozenset({"07_warp"})
 # Files whose profiler data are of an earlier version.
 PROFILED_EARLIER = frozenset(
     {
         *("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_any_length", "12_fused"),
-        *("14_backward", "variants/08_shared"),
+        *("11_short_rows", "14_backward", "variants/08_shared"),
     }
 )
 # Notebooks that show such data.
@@ -22,5 +26,8 @@ SHOWN_EARLIER = frozenset(
 )
 # Files with cases in comparison.jsonl or calls.jsonl of an earlier version or launch.
 COMPARED_EARLIER = frozenset(
-    ("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "12_fused", "14_backward")
+    {
+        *("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_short_rows", "12_fused"),
+        "14_backward",
+    }
 )

@@ -1,4 +1,4 @@
-"""Kernel files: header contract, registry, dispatch heuristic.
+"""Kernel files: header contract, registry, tuned plans, dispatch.
 
 The modules, lowest first:
 
@@ -7,6 +7,7 @@ The modules, lowest first:
     plan         a parsed header: accepted problems, build options, launch
     header       the header parser: keys and Build table
     registry     the kernel files and their source
-    tuned        plans tuned on the reader's GPU: reading and writing
+    store        files of measurements, one observation per line
+    tuned        tuned plans: the shipped tables, and the reader's own
     dispatch     dispatch heuristic: the kernel for a problem, and why
 """

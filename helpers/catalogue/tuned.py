@@ -38,11 +38,11 @@ class Tuned(Observation):
     """The fastest trial found at one problem, timed in turn with what the rule gives and a copy;
     samples are in microseconds per call. `trial` is `rule` if nothing faster was found."""
 
-    file, campaign = "tuned", "tune"
+    file = campaign = "tuned"
 
     problem: Problem  # that was timed
     run: Run
-    rows: Range  # the shapes that the trial is chosen for
+    rows: Range  # first and last of the shapes that the trial is chosen for
     cols: Range
     dtypes: list[Dtype]
     rule: str  # the kernel file, or trial of one, that is chosen without this line
@@ -101,7 +101,7 @@ def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
     """Replace the reader's plans for a GPU; without any, the file goes."""
     path = plans_path(folder)
     if plans:
-        ordered = sorted(plans, key=lambda plan: (plan.problem.dtype, plan.cols, plan.rows))
+        ordered = sorted(plans, key=lambda one: (one.problem.dtype, *one.problem.shape[::-1]))
         store.write_file(path, ordered)
     else:
         path.unlink(missing_ok=True)

@@ -6,7 +6,7 @@
     python -m helpers.commands.tune --show
 
 For each shape and dtype it tries what the headers leave open of the kernels that suit it best, and
-keeps what is right and faster than the shipped plan beyond the spread in mine/plans, where `choose`
+keeps what is right and faster than the rule's plan beyond the spread in mine/plans, where `choose`
 finds it. Three sizes are outer x dim x inner: softmax along the middle. A shape is kept as soon as
 it is done. At Ctrl-C the best so far is still checked and kept, at a second one it is not.
 SOFTMAX_PLANS=0 has `choose` use no such plan.
@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 
 from ..base import gpu
-from ..catalogue.dispatch import RANKINGS, candidates, current_build, out_of_date
-from ..catalogue.store import utc_now
+from ..catalogue.dispatch import RANKINGS, best, candidates, current_build, out_of_date
+from ..catalogue.store import Run, utc_now
 from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
 from ..measure import bench, workers
 from ..measure.problem_groups import name_of
@@ -32,7 +32,7 @@ from ..problem.problem import DTYPES, Problem
 from ..simt.options import at_least
 
 FILES = 3  # kernels that a shape is tried with
-SEARCHED = 0.65  # of a shape's time; the rest is for holding the best against the shipped plan
+SEARCHED = 0.65  # of a shape's time; the rest is for holding the best against the rule's plan
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,7 +100,7 @@ def tune(
     versions: dict,
 ) -> None:
     """Search at one problem until that time, and keep what is faster. Raises `Failure` if the
-    shipped plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
+    rule's plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
     machine, began = gpu.gpu_from_record(device), time.perf_counter()
     first = candidates(problem, machine, FILES)
     folder = gpu.gpu_folder(device["name"])
@@ -112,7 +112,7 @@ def tune(
         print(
             f"  {seconds:.0f} s, {search.left():.0f} s left to search: {len(search.scores)} timed, "
             f"{over} passed over, best at first sight {search.best}, "
-            f"{1 / search.scores[search.best]:.3f} times as fast as the shipped plan",
+            f"{1 / search.scores[search.best]:.3f} times as fast as the rule's plan",
             flush=True,
         )
 
@@ -120,13 +120,13 @@ def tune(
         problem,
         machine,
         first[0],
-        [*first, *before],
+        [*dict.fromkeys([*first, best(problem, machine), *before])],
         lambda names, few: timer(problem, names, few),
         lambda trials: reasons(problem, trials),
         lambda: until - time.perf_counter(),
         say,
     )
-    print(f"{name_of(problem)}: the shipped plan is {search.shipped}", flush=True)
+    print(f"{name_of(problem)}: the rule's plan is {search.rule}", flush=True)
     stopped = None
     try:
         search.run()
@@ -138,42 +138,36 @@ def tune(
     print(f"  {len(search.scores)} timed; passed over: {reached or 'none'}")
     if found:
         trial, cases = found
-        ours, shipped = cases[trial], cases[search.shipped]
-        names = dict.fromkeys((trial, search.shipped))
+        ours, rule = cases[trial], cases[search.rule]
+        build = current_build(trial, problem, machine)
         plan = Tuned(
-            rows=problem.rows,
-            cols=problem.cols,
-            dtype=problem.dtype,
-            operation=problem.operation.name,
-            features=dict(problem.features),
-            inner=problem.inner,
+            problem,
+            Run(device, versions, utc_now(), bench.PROTOCOL),
+            rows=(problem.rows, problem.rows),
+            cols=(problem.cols, problem.cols),
+            dtypes=[problem.dtype],
+            rule=search.rule,
             trial=trial,
-            shipped=search.shipped,
-            kernels={name: current_build(name, problem, machine) for name in names},
-            samples_us=ours.samples_us,
-            shipped_us=shipped.samples_us,
+            text=build["hash"],
+            launch=build["launch"],
+            trial_us=ours.samples_us,
             copy_us=ours.copy_samples_us,
-            calls=ours.calls,
-            attributes=ours.attributes,
-            protocol=bench.PROTOCOL,
-            device=device,
-            versions=versions,
-            utc=utc_now(),
+            rule_us=rule.samples_us,
         )
         keep(folder, plan)
         print(f"  {described(plan)}\n  kept in {plans_path(folder)}", flush=True)
     else:
-        print(f"  nothing is faster than {search.shipped} beyond the spread", flush=True)
+        print(f"  nothing is faster than {search.rule} beyond the spread", flush=True)
     if stopped:
         raise stopped
 
 
 def described(plan: Tuned) -> str:
     """A plan in one line."""
-    times = ratio(plan.shipped_us, plan.samples_us)
+    times, share = (ratio(us, plan.trial_us) for us in (plan.rule_us, plan.copy_us))
     return (
         f"{plan.trial}: {times.value:.3f} ({times.low:.3f} to {times.high:.3f}) times as fast as "
-        f"{plan.shipped}, {plan.share:.3f} of a copy"
+        f"{plan.rule}, {share.value:.3f} of a copy"
     )
 
 
@@ -183,8 +177,8 @@ def show() -> int:
         plans = read_plans(folder)
         print(f"{folder}: {len(plans)} plans")
         for plan in plans:
-            print(f"  {name_of(plan.problem)}, {plan.utc[:10]}: {described(plan)}")
-            if reason := out_of_date(plan, gpu.gpu_from_record(plan.device)):
+            print(f"  {name_of(plan.problem)}, {plan.run.utc[:10]}: {described(plan)}")
+            if reason := out_of_date(plan, plan.run.gpu):
                 print(f"    not used: {reason}")
     if not tuned_gpus():
         print("nothing was tuned yet")

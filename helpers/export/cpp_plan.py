@@ -200,7 +200,7 @@ def kernel_plan(
     first += _declarations(inputs, aligned)
     lines.append("return sound ? accepted(plan) : plan;" if divides else "return accepted(plan);")
     about = f"// kernels/{split_trial(step).file}.cu: what its header says."
-    more = ", const Given& given = {}" if tuned else ""
+    more = ", const Changes& given = {}" if tuned else ""
     return f"{about}\n{_function(f'plan_{identifier(step)}', [*first, '', *lines], more)}"
 
 
@@ -208,7 +208,7 @@ def given_values(names: Sequence[str]) -> str:
     """Return the C++ struct of values that tuned plans give; "" if there are none."""
     members = "".join(f"    long long {name} = -1;\n" for name in names)
     about = "// Values of Build tables that replace those of the rules; -1 is none."
-    return f"{about}\nstruct Given {{\n{members}}};\n" if names else ""
+    return f"{about}\nstruct Changes {{\n{members}}};\n" if names else ""
 
 
 def tuned_function(plans: Sequence[Tuned], names: Sequence[str]) -> str:
@@ -247,7 +247,7 @@ struct Tuned {{
     bool whole;           // whether rows are whole packs of 16 bytes
     long long first_cols, last_cols, first_rows, last_rows;
     Kernel kernel;
-    Given given;
+    Changes given;
 }};
 
 constexpr Tuned tuned[] = {{

@@ -1,16 +1,16 @@
-"""Measure on a GPU, and read and write what was measured.
+"""Measure on a GPU.
 
 The modules, lowest first:
 
     workers          distribute work over GPUs
     campaign         the loop of every campaign
     samples          medians and their run-to-run variation
-    store            files of measurements, one observation per line
     records          timings of the steps
     gpu_arrays       arrays of timed kernels on the GPU, and the check of the result
     bench            how a kernel is timed
     problem_groups   problems of the comparison: operations, shapes, numbers
     tuning           search for a faster plan on the GPU in use
+    tuning_grid      the shipped table of tuned plans
     interop          CuPy arrays for other libraries
     fused_baselines  baselines for fused and related operations
     baselines        baselines for softmax

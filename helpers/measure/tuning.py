@@ -3,9 +3,9 @@
 The headers of the kernels define the parameters (`knobs`): the names of a Build table, numbers that
 the file defines behind #ifndef, and the block size if Launch leaves it open. The search moves from
 the plan of each file to its best neighbour, one name of the table after the other, and continues
-from there. A first look takes few samples, always together with the shipped plan, so that drifting
+from there. A first look takes few samples, always together with the rule's plan, so that drifting
 clocks affect both. The best trials are then timed by the full protocol, and the winner must beat
-the shipped plan beyond run-to-run variation in `CONFIRMED` further runs that did not influence the
+the rule's plan beyond run-to-run variation in `CONFIRMED` further runs that did not influence the
 choice. The samples of the last of these are stored.
 """
 
@@ -112,26 +112,26 @@ class Search:
 
     problem: Problem
     gpu: Gpu
-    shipped: str
+    rule: str
     starts: Sequence[str]  # files or trials to start from
     time: Callable[[Sequence[str], int], dict[str, Timed]]
     reasons: Callable[[Sequence[str]], dict[str, str]]
     left: Callable[[], float]
     say: Callable[[], None] = lambda: None
-    scores: dict[str, float] = field(default_factory=dict)  # trial -> fraction of the shipped time
+    scores: dict[str, float] = field(default_factory=dict)  # trial -> fraction of its time
     passed: Counter = field(default_factory=Counter)  # reason for skipping -> number of trials
     _seen: set = field(default_factory=set)  # trials that were seen, and programs with their launch
     _longest: float = 0.0  # seconds of a batch
 
     @property
     def best(self) -> str:
-        return min(self.scores, key=self._rank, default=self.shipped)
+        return min(self.scores, key=self._rank, default=self.rule)
 
     def run(self) -> None:
-        """Search until no neighbour is better or the time is over. Raises `Failure` if the shipped
+        """Search until no neighbour is better or the time is over. Raises `Failure` if the rule's
         plan cannot be timed."""
         files = [*dict.fromkeys(split_trial(start).file for start in self.starts)]
-        self._try([start for start in (self.shipped, *self.starts) if self._is_new(start)])
+        self._try([start for start in (self.rule, *self.starts) if self._is_new(start)])
         before = None
         while before != (before := [*map(self._of, files)]):
             for file in sorted(files, key=lambda file: self.scores.get(self._of(file), FAR)):
@@ -147,19 +147,19 @@ class Search:
                         batch = []
 
     def verdict(self) -> tuple[str, dict[str, Timed]] | None:
-        """The trial that beats the shipped plan beyond run-to-run variation, with the cases of both
+        """The trial that beats the rule's plan beyond run-to-run variation, with the cases of both
         and of the copy; None if there is none."""
-        better = [name for name in self.scores if name != self.shipped and self.scores[name] < 1]
+        better = [name for name in self.scores if name != self.rule and self.scores[name] < 1]
         finalists = sorted(better, key=self._rank)[:FINALISTS]
-        cases = self._cases([self.shipped, *finalists], 0) if finalists else {}
+        cases = self._cases([self.rule, *finalists], 0) if finalists else {}
         finalists = [name for name in finalists if name in cases]
         if not finalists:
             return None
         best = min(finalists, key=lambda name: cases[name].median_us * worth(name))
         for _ in range(CONFIRMED):
-            cases = self._cases([self.shipped, best], 0)
+            cases = self._cases([self.rule, best], 0)
             if best not in cases or not samples.ratio(
-                cases[self.shipped].samples_us, cases[best].samples_us
+                cases[self.rule].samples_us, cases[best].samples_us
             ).above(1):
                 return None
         return best, cases
@@ -204,15 +204,15 @@ class Search:
         return new
 
     def _try(self, trials: Sequence[str]) -> None:
-        """Take a first look at some trials, together with the shipped plan."""
+        """Take a first look at some trials, together with the rule's plan."""
         began, timed_before = self.left(), bool(self.scores)
         reasons = self.reasons(trials)
-        if reasons.get(self.shipped):
-            raise Failure(reasons[self.shipped], self.shipped)
+        if reasons.get(self.rule):
+            raise Failure(reasons[self.rule], self.rule)
         self.passed.update(reason.partition(":")[0] for reason in reasons.values() if reason)
-        rest = [trial for trial in trials if not reasons.get(trial) and trial != self.shipped]
-        cases = self._cases([self.shipped, *rest], FEW)
-        own = cases[self.shipped].median_us
+        rest = [trial for trial in trials if not reasons.get(trial) and trial != self.rule]
+        cases = self._cases([self.rule, *rest], FEW)
+        own = cases[self.rule].median_us
         timed = {name: cases[name].median_us / own for name in cases if name != bench.COPY}
         self.scores.update(timed)
         if timed_before:  # the first batch also starts the processes
@@ -220,12 +220,12 @@ class Search:
         self.say()
 
     def _cases(self, names: Sequence[str], few: int) -> dict[str, Timed]:
-        """The cases of the trials that can be timed and are right, the shipped plan first."""
+        """The cases of the trials that can be timed and are right, the rule's plan first."""
         try:
             cases = self.time(names, few)
             return {name: cases[name] for name in (*names, bench.COPY) if name in cases}
         except Failure as failure:
-            shipped, *trials = names
+            rule, *trials = names
             if failure.culprit in trials:
                 self.passed["wrong or failed"] += 1
                 self.scores.pop(failure.culprit, None)
@@ -236,8 +236,8 @@ class Search:
         if len(trials) == 1:
             self.passed["wrong or failed"] += 1
             self.scores.pop(trials[0], None)
-            return self._cases([shipped], few)
-        return {k: v for one in trials for k, v in self._cases([shipped, one], few).items()}
+            return self._cases([rule], few)
+        return {k: v for one in trials for k, v in self._cases([rule, one], few).items()}
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------

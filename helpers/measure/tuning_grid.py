@@ -31,14 +31,14 @@ from .workers import Failure
 
 # Bytes of x: those that a size is chosen from on, and those that are timed. With y they fit in the
 # L2 of an H200 up to the third size; of the last the ends of a launch matter little.
-SIZES = ((0, 1.5e6), (2.5e6, 4e6), (6e6, 12e6), (24e6, 48e6), (100e6, 256e6))
+SIZES = ((0.6e6, 1.5e6), (2.5e6, 4e6), (6e6, 12e6), (24e6, 48e6), (100e6, 256e6))
 FIRST = (3, 2, 4, 1, 0)  # the order in which sizes are tuned
 EIGHTHS = range(8, 16)
 SHORTEST, LONGEST = 32, 2**18  # columns
 DTYPES = {"float32": ("float32",), "bfloat16": ("float16", "bfloat16")}  # timed -> chosen for
 CONFIRM = 15  # samples
 GAIN = 1.005  # of a change that is tried together with another
-WORTH = 1.01  # the least speedup of a plan in the table
+WORTH = 1.02  # the least speedup of a plan in the table
 ENOUGH = 0.995  # of a copy: nothing is searched
 THREADS = (0.5, 0.75, 1.5, 2)
 # What hints for the L2 are worth shows in the kernel that runs next, too.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.base import gpu, mode
+from helpers.base import gpu, mode, paths
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, tuned
 from helpers.catalogue.dispatch import best, choose, why
@@ -32,7 +32,7 @@ class Machine:
 
     def __init__(self, folder: Path):
         self.time = MadeUp(us, SHORT)
-        self.path, self.stop_at = folder / "plans" / f"{FOLDER}.json", -1
+        self.path, self.stop_at = folder / "plans" / f"{FOLDER}.jsonl", -1
         self.stops, self.fails = 1, 0  # how often it is interrupted there; rows that fail
 
     def __call__(self, problem, names, few):
@@ -53,7 +53,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.delenv(tuned.SWITCH, raising=False)
     compilers = type("Compilers", (), {"__call__": lambda *_: {}, "close": lambda self: None})
     for module, name, replacement in (
-        (tuned, "MINE", tmp_path),
+        (paths, "MINE", tmp_path),
         (tuned, "gpu_name", lambda: DEVICE["name"]),
         (tuned, "replaying", lambda: False),
         (dispatch, "gpu_for_plans", lambda: H200),
@@ -74,17 +74,18 @@ def test_what_is_faster_is_kept_and_chosen_on_that_gpu_alone(machine, monkeypatc
     assert command.main([SHAPE, *BF16]) == 0
     said = capsys.readouterr().out
     assert f"{FAST}" in said and "times as fast as 10_sixteen_bit, 4." in said
-    (entry,) = json.loads(machine.path.read_text())["plans"]
-    assert (entry["trial"], entry["shipped"], entry["device"]) == (FAST, "10_sixteen_bit", DEVICE)
-    assert len(entry["samples_us"]) == len(entry["shipped_us"]) == len(entry["copy_us"]) == 21
-    assert {*entry["kernels"]} == {FAST, "10_sixteen_bit"} and entry["versions"] == VERSIONS
+    run, entry = map(json.loads, machine.path.read_text().splitlines())
+    assert (entry["trial"], entry["rule"]) == (FAST, "10_sixteen_bit")
+    assert len(entry["trial_us"]) == len(entry["rule_us"]) == len(entry["copy_us"]) == 21
+    assert entry["launch"]["LANES"] == 16 and entry["rows"] == [65536, 65536]
+    assert (run["device"], run["versions"]) == (DEVICE, VERSIONS)
 
     assert best(SHORT) == FAST
-    taken, shipped = why(*SHORT.shape, SHORT.dtype).splitlines()[:2]
+    taken, rule = why(*SHORT.shape, SHORT.dtype).splitlines()[:2]
     assert taken.startswith(f"{FAST}: tuned here on 20") and "1.05" in taken
-    assert taken.endswith(" times as fast as the shipped plan")
-    assert shipped.startswith("not 10_sixteen_bit (")
-    assert shipped.endswith("): it is the shipped plan")
+    assert taken.endswith(" times as fast as the rule's plan")
+    assert rule.startswith("not 10_sixteen_bit (")
+    assert rule.endswith("): it is the rule's plan")
     for other in (
         {"gpu": H200},  # as records ask
         {"x_stride": 520},
@@ -152,14 +153,14 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
     assert tuned.read_plans(FOLDER) and dispatch.out_of_date(tuned.read_plans(FOLDER)[0], H200)
 
 
-@pytest.mark.parametrize("damage", ['{"schema": 1, "plans": [{}]}', '{"schema": 2}'])
+@pytest.mark.parametrize("damage", ['{"run": 0}', '{"schema": 2}', "", "[]"])
 def test_a_damaged_file_is_named_and_no_plan_of_it_is_used(machine, damage, capsys) -> None:
     machine.path.parent.mkdir()
     machine.path.write_text(damage)
     assert best(SHORT) == "10_sixteen_bit"
     for arguments in (["--show"], [SHAPE, *BF16], ["--forget", SHAPE]):
         assert command.main(arguments) == 1
-        assert capsys.readouterr().err.startswith(f"plans/{FOLDER}.json")
+        assert capsys.readouterr().err.startswith(f"plans/{FOLDER}.jsonl")
     assert not machine.time.asked and machine.path.read_text() == damage
     assert command.main(["--forget"]) == 0 and not machine.path.exists()
 
@@ -239,16 +240,14 @@ def test_a_gradient_is_tuned_and_chosen_for_that_operation_alone(machine, capsys
     assert choose(4096, 8192, **asked) == "14_backward-LOG1"
     assert command.main(BACKWARD) == 0
     (plan,) = tuned.read_plans(FOLDER)
-    assert plan.shipped == "14_backward-LOG1"
+    assert plan.rule == "14_backward-LOG1"
     assert plan.problem == Problem(4096, 8192, **asked)
     assert choose(4096, 8192, **asked) == plan.trial
-    assert "LOG1" in plan.trial and plan.kernels[plan.trial]["launch"]["block"] == 128
+    assert "LOG1" in plan.trial and plan.launch["block"] == 128
     assert not any("LOG0" in name or "FROM_X" in name for name in machine.time.trials)
-    taken, shipped = why(4096, 8192, **asked).splitlines()
+    taken, rule = why(4096, 8192, **asked).splitlines()
     assert taken.startswith(f"{plan.trial}: tuned here on 20")
-    assert shipped.startswith("not 14_backward-LOG1 (both rows") and shipped.endswith(
-        "shipped plan"
-    )
+    assert rule.startswith("not 14_backward-LOG1 (both rows") and rule.endswith("rule's plan")
     for other in ({"gpu": H200}, {"features": {}}, {"aligned": False}, {"rows": 8}):
         given = {"rows": 4096, "cols": 8192, **asked, **other}
         try:
@@ -265,12 +264,9 @@ def test_another_axis_is_three_sizes(machine) -> None:
     assert choose(64 * 128, 512, inner=128) == "13_any_axis"
     assert command.main(["64x512x128"]) == 0
     (plan,) = tuned.read_plans(FOLDER)
-    assert (plan.rows, plan.cols, plan.inner, plan.operation) == (
-        *(8192, 512, 128),
-        "softmax_any_axis",
-    )
+    assert plan.problem == Problem(8192, 512, inner=128, operation="softmax_any_axis")
     assert choose(8192, 512, inner=128) == plan.trial
-    assert plan.kernels[plan.trial]["launch"]["TILE"] == 16, "by another value that it follows from"
+    assert plan.launch["TILE"] == 16, "by another value that it follows from"
     assert choose(8192, 512, inner=64) == "13_any_axis"
     assert command.main(["--forget", "64x512x128"]) == 0 and tuned.read_plans(FOLDER) == []
 
@@ -280,10 +276,10 @@ def test_what_is_forgotten_is_of_the_operation_that_is_named(machine, capsys) ->
     backward = ["--operation", "softmax_backward"]
     for operation in ([], backward):
         assert command.main(["4096x8192", "--dtypes", "float32", *operation]) == 0
-    kept = [plan.operation for plan in tuned.read_plans(FOLDER)]
+    kept = [plan.problem.operation.name for plan in tuned.read_plans(FOLDER)]
     assert "softmax_backward" in kept
     assert command.main(["--forget", "4096x8192", *backward]) == 0
-    left = [plan.operation for plan in tuned.read_plans(FOLDER)]
+    left = [plan.problem.operation.name for plan in tuned.read_plans(FOLDER)]
     assert left == [name for name in kept if name != "softmax_backward"]
     assert f"1 of {len(kept)} plans" in capsys.readouterr().out
 

@@ -35,7 +35,7 @@ DEVICE = {**made_up.DEVICE, "name": "NVIDIA H200"}
 RUN = Run(DEVICE, VERSIONS, UTC, PROTOCOL)
 
 
-def case(rows: int = 64, cols: int = 4096, step: str = "08_cluster", **us: float) -> CallTimes:
+def case(rows: int = 32, cols: int = 4096, step: str = "08_cluster", **us: float) -> CallTimes:
     series = {OURS: [3.0, 1.0, 2.0], TORCH: [4.5, 4.25, 5.0]}
     series |= {name: [number] for name, number in us.items()}
     problem = Problem(rows, cols)
@@ -47,7 +47,7 @@ def record(tmp_path, monkeypatch) -> None:
     """Of one shape, beside a comparison at three."""
     monkeypatch.setattr(store, "RECORDS", tmp_path)
     compared = [
-        comparison_case(64, 4096, quack=15.0, liger=14.0, cudnn=12.0),
+        comparison_case(32, 4096, quack=15.0, liger=14.0, cudnn=12.0),
         comparison_case(8, 8192, quack=15.0, compile=16.0),
         comparison_case(4, 4096, liger=25.0),
     ]
@@ -113,7 +113,7 @@ def test_all_cases_together_say_how_far_ahead_and_behind() -> None:
 
 def test_the_best_baseline_is_that_of_the_comparison_which_tensors_are_given_to(record) -> None:
     """cuDNN is faster in the first, and has no function of tensors."""
-    wanted = {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): TORCH}
+    wanted = {(32, 4096): LIGER, (8, 8192): QUACK, (4, 4096): TORCH}
     found = best_baselines(REFERENCE_GPU)
     assert found == {Problem(*shape): baseline for shape, baseline in wanted.items()}
     assert best_baselines("nvidia-other") == found, (
@@ -127,7 +127,7 @@ def test_the_recorded_comparison_names_a_baseline_at_every_shape_that_is_timed()
     assert {*known.values()} == {TORCH, *call_times.CALLED}
 
 
-SHAPES = ((64, 4096), (8, 8192), (4, 4096), (2, 4096))
+SHAPES = ((32, 4096), (8, 8192), (4, 4096), (2, 4096))
 
 
 class Timed:
@@ -164,12 +164,12 @@ class Timed:
 def test_each_shape_is_timed_beside_its_best_baseline(record, monkeypatch, capsys) -> None:
     timed = Timed(monkeypatch, {QUACK, LIGER})
     assert command.main(["calls", "--warm", "2"]) == 0
-    assert timed.measured == {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
+    assert timed.measured == {(32, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
     assert [(name, *problem.shape) for name, problem in timed.compiled] == [
-        *((LIGER, 64, 4096), (OURS, 64, 4096), (QUACK, 8, 8192), (OURS, 8, 8192)),
+        *((LIGER, 32, 4096), (OURS, 32, 4096), (QUACK, 8, 8192), (OURS, 8, 8192)),
         *((OURS, 4, 4096), (OURS, 2, 4096)),
     ]
-    assert "64 x 4096 08_cluster liger 2.00 4.50 6.00" in capsys.readouterr().out
+    assert "32 x 4096 08_cluster liger 2.00 4.50 6.00" in capsys.readouterr().out
     timed.measured.clear()
     assert command.main(["calls"]) == 0 and not timed.measured, "all are there"
     assert command.main(["calls", "--fresh"]) == 0 and len(timed.measured) == 4
@@ -178,7 +178,7 @@ def test_each_shape_is_timed_beside_its_best_baseline(record, monkeypatch, capsy
 def test_a_baseline_that_was_not_installed_is_timed_when_it_is(record, monkeypatch) -> None:
     timed = Timed(monkeypatch, {LIGER})
     command.main(["calls"])
-    assert timed.measured[8, 8192] == "" and timed.measured[64, 4096] == LIGER
+    assert timed.measured[8, 8192] == "" and timed.measured[32, 4096] == LIGER
     timed = Timed(monkeypatch, {QUACK, LIGER})
     command.main(["calls"])
     assert timed.measured == {(8, 8192): QUACK}
@@ -197,7 +197,7 @@ def test_a_baseline_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(m
     monkeypatch.setattr(call_times, "implementation", lambda name: lambda x: results[name])
     joined = {}
     said = {
-        name: call_times._join(joined, name, Problem(64, 4096), x, [1, 2])
+        name: call_times._join(joined, name, Problem(32, 4096), x, [1, 2])
         for name in (LIGER, QUACK, "compile", "flashinfer")
     }
     assert [*joined] == [QUACK] and said == {
@@ -216,13 +216,13 @@ def test_a_shape_where_ours_is_wrong_is_told_and_the_others_are_timed(
     assert command.main(["calls"]) == 1
     assert "at 5 x 3: AssertionError: wrong\n" in capsys.readouterr().err
     found = [(one.problem, one.run == RUN) for one in store.read(CallTimes)]
-    assert found == [(Problem(8, 8192), False), (Problem(64, 4096), True)]
+    assert found == [(Problem(8, 8192), False), (Problem(32, 4096), True)]
 
 
 def test_the_command_shows_a_record_anywhere(record, capsys) -> None:
     assert command.main(["calls", "--show"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("microseconds a call, NVIDIA H200") and "64 x 4096" in shown
+    assert shown.startswith("microseconds a call, NVIDIA H200") and "32 x 4096" in shown
     store.write(CallTimes, REFERENCE_GPU, [replace(case(), hash="0" * 16)])
     command.main(["calls", "--show"])
     assert "in part of earlier kernels" in capsys.readouterr().out
@@ -241,7 +241,7 @@ def test_what_is_recorded_is_of_the_kernels_as_they_are() -> None:
 def test_a_shape_is_timed() -> None:
     pytest.importorskip("torch")
     run = Run(gpu.describe_device(), gpu.describe_versions(), store.utc_now(), PROTOCOL)
-    found = call_times.measure(Problem(64, 4096), run, LIGER)
+    found = call_times.measure(Problem(32, 4096), run, LIGER)
     assert {OURS, TORCH} <= set(found.graph_us) and len(found.host_us[OURS]) == 21
     assert LIGER in {*found.graph_us, *found.skipped}
     assert found.is_current() and min(found.eager_us[OURS]) > 0

@@ -486,7 +486,7 @@ def test_recorder_leaves_long_and_few_rows_to_later_steps(step: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> None:
+def test_what_the_rules_choose_is_about_the_fastest_that_is_recorded(dtype: str) -> None:
     files = {rank.file for rank in dispatch.SOFTMAX_RANKING}
     shapes = (*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES)
     found = {shape: {} for shape in shapes}
@@ -494,7 +494,7 @@ def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> Non
         for case in load_record(file).select(shapes, dtype):
             found[case.shape][file] = case.share
     for shape, shares in found.items():
-        chosen = dispatch.choose(*shape, dtype, H200)
+        (chosen,) = dispatch.candidates(Problem(*shape, dtype), H200, 1)
         assert shares[chosen] > 0.94 * max(shares.values()), (shape, chosen, shares)
 
 

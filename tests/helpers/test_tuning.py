@@ -192,7 +192,7 @@ def test_refused_trials_are_counted_and_not_timed() -> None:
 def test_what_is_tried_comes_from_the_header() -> None:
     names = {step: {*knobs(load(step).header)} for step in ("08_cluster", "09_grid", "07_warp")}
     assert names["08_cluster"] == {
-        *("CLUSTER", "THREADS", "MOST", "RESIDENT", "EVICT_LAST", "STREAMING")
+        *("CLUSTER", "THREADS", "MOST", "OF_BLOCK", "RESIDENT", "EVICT_LAST", "STREAMING")
     }, "share is a fact of the matrix, PACKS follows"
     assert names["09_grid"] == {"FEW_PACKS", "THREADS", "MOST", "BLOCKS", "STREAMING"}
     assert names["07_warp"] == {"WIDTH", "LANES", "ROWS"}

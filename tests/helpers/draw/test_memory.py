@@ -145,7 +145,7 @@ def test_lanes_lead_to_what_they_ask_for(shown: Shown) -> None:
 
 
 def test_lanes_that_take_no_part_are_pale_and_lead_nowhere(shown: Shown) -> None:
-    draw.sectors(traced("07_warp", 33, 40), "from[pack]")
+    draw.sectors(traced("07_warp-LANES16", 33, 40), "from[pack]")
     figure, _, sentence = shown.take()
     assert pale_lanes(figure) == [*range(10, 16), *range(26, 32)] and len(threads(figure)) == 20
     own = next(iter(lines_of(load("07_warp").code).values()))

@@ -1,0 +1,173 @@
+"""The shipped table of tuned plans: what `choose` makes of it, and how it is made; times are made
+up."""
+
+import argparse
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from helpers.base import gpu, paths
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue import store, tuned
+from helpers.catalogue.dispatch import best, candidates, choose, out_of_date, why
+from helpers.catalogue.store import REFERENCE_GPU
+from helpers.catalogue.tuned import Tuned, shipped_plans, tuned_table
+from helpers.commands.campaigns import tuned as campaign
+from helpers.measure import bench
+from helpers.measure.tuning_grid import SIZES, WORTH, grid, neighbours
+from helpers.problem.problem import Problem
+from tests.helpers.test_tuning import MadeUp
+from tests.made_up import DEVICE, FOLDER, VERSIONS
+
+LINES = store.read(Tuned, REFERENCE_GPU)
+PROBLEM = Problem(1302, 3072, "bfloat16")  # on the grid
+
+
+# ---- the table ----------------------------------------------------------------------------------
+
+
+def test_every_line_is_of_the_kernels_and_rules_as_they_are() -> None:
+    """An edited kernel or rule needs `make measure ARGS=tuned` again; comments do not count."""
+    assert [f"{line.problem}: {old}" for line in LINES if (old := out_of_date(line, H200))] == []
+    planted = replace(LINES[0], launch={**LINES[0].launch, "grid": 1})
+    assert out_of_date(planted, H200).endswith("is another text or another launch now")
+
+
+def test_every_line_is_a_cell_of_the_grid_and_its_trial_is_worth_it() -> None:
+    cells = {cell.problem: cell for cell in grid()}
+    for line in LINES:
+        cell = cells[line.problem]
+        assert (tuple(line.rows), tuple(line.cols)) == (cell.rows, cell.cols)
+        faster = line.trial != line.rule
+        assert faster == bool(line.rule_us)
+        if faster:
+            middle = sorted(line.rule_us)[len(line.rule_us) // 2]
+            assert middle > WORTH * sorted(line.trial_us)[len(line.trial_us) // 2], line.problem
+
+
+def test_cells_do_not_overlap_and_leave_no_length_out() -> None:
+    for dtype in ("float32", "bfloat16"):
+        for whole in (True, False):
+            cells = [c for c in grid() if c.problem.dtype == dtype and c.problem.packed == whole]
+            assert {c.cols[0] for c in cells} - {1} <= {c.cols[1] + 1 for c in cells}
+            for cols in {c.cols for c in cells}:
+                rows = sorted(c.rows for c in cells if c.cols == cols)
+                assert all(one[1] + 1 == other[0] for one, other in itertools.pairwise(rows))
+                assert rows[0][0] == max(
+                    1, -int(-SIZES[0][0] // Problem(1, cols[1], dtype).row_bytes)
+                )
+
+
+@pytest.mark.parametrize("line", tuned_table(H200)[::8], ids=lambda line: line.problem.place(True))
+def test_a_plan_is_chosen_in_its_range_and_on_its_gpu_alone(line: Tuned) -> None:
+    for dtype in line.dtypes:
+        problem = replace(line.problem, dtype=dtype)
+        assert choose(*problem.shape, dtype, H200) == line.trial
+        assert choose(*problem.shape, dtype) == line.trial, "replay plans for an H200"
+        other = Gpu(90, 114, 50 * 2**20)
+        assert choose(*problem.shape, dtype, other) == candidates(problem, other, 1)[0]
+        assert choose(*problem.shape, dtype, H200, alike=False) != line.trial
+        for rows, cols in ((line.rows[0] - 1, problem.cols), (problem.rows, line.cols[1] + 1)):
+            outside = replace(problem, rows=max(1, rows), cols=cols)
+            assert rows < 1 or line not in shipped_plans(line.rule, outside, H200)
+    first, second, *_ = why(*line.problem.shape, line.problem.dtype, H200).splitlines()
+    assert first.startswith(f"{line.trial}: tuned on an NVIDIA H200 on 2026-1") and second.endswith(
+        "it is the rule's plan"
+    )
+
+
+def test_where_the_trial_takes_no_such_shape_the_rule_stays(tmp_path, monkeypatch) -> None:
+    """As 16 columns of 256 threads would leave too few to some, say."""
+    (rule,) = candidates(PROBLEM, H200, 1)
+    line = replace(LINES[0], problem=PROBLEM, rows=(1, 9999), cols=(1, 4096), rule=rule)
+    line = replace(line, dtypes=["bfloat16"], trial=f"{rule}-THREADS1024", rule_us=[1.0])
+    table(tmp_path, monkeypatch, line)
+    assert best(PROBLEM, H200) == rule
+    assert f"not {rule}-THREADS1024 (tuned on" in why(*PROBLEM.shape, PROBLEM.dtype, H200)
+    table(tmp_path, monkeypatch, replace(line, trial=f"{rule}-THREADS256"))
+    assert best(PROBLEM, H200) == f"{rule}-THREADS256"
+
+
+def table(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: Tuned) -> None:
+    """Another table of the H200 instead of the shipped one."""
+    store.write_file(folder / REFERENCE_GPU / "tuned.jsonl", lines)
+    monkeypatch.setattr(paths, "RECORDS", folder)
+    monkeypatch.setattr(store, "RECORDS", folder)
+    tuned._by_rule.cache_clear()
+
+
+# ---- how it is made -----------------------------------------------------------------------------
+
+
+class Clock(MadeUp):
+    """Times at any problem; nothing that another process would do."""
+
+    def __call__(self, problem, names, few):
+        self.where = problem
+        return super().__call__(names, few)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A GPU on which 08 is faster with twice the threads, and wrong with half of them."""
+
+    def us(plan) -> float:
+        return 100 - 5 * (plan.block == 192) - 2 * (plan.macros.get("RESIDENT") == 15)
+
+    made = Clock(us, PROBLEM)
+    calls = {"__call__": lambda *_: {}, "begin": lambda *_: None, "close": lambda self: None}
+    cells = [cell for cell in grid() if cell.problem.cols == 3072 and cell.problem.itemsize == 2]
+    for module, name, replacement in (
+        (store, "RECORDS", tmp_path),
+        (paths, "RECORDS", tmp_path),
+        (gpu, "describe_device", lambda: DEVICE),
+        (gpu, "describe_versions", lambda: dict(VERSIONS)),
+        (bench, "shapes_that_fit", list),
+        (campaign, "Timer", lambda: made),
+        (campaign, "Compilers", type("Compilers", (), calls)),
+        (campaign, "grid", lambda: cells),
+    ):
+        monkeypatch.setattr(module, name, replacement)
+    tuned._by_rule.cache_clear()
+    yield made
+    tuned._by_rule.cache_clear()
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    campaign.add_options(parser)
+    return campaign.run(parser.parse_args([*arguments]))
+
+
+def test_what_is_faster_together_is_found_confirmed_and_kept(machine, capsys) -> None:
+    machine.us = lambda plan: 100 - 5 * (plan.block == 192) - 3 * (plan.macros.get("RESIDENT", 0) < 14)
+    machine.wrong = {"08_cluster-THREADS64"}
+    assert run() == 0
+    lines = store.read(Tuned, FOLDER)
+    assert len(lines) == len(SIZES) and {line.rule for line in lines} == {"08_cluster"}
+    found = next(line for line in lines if line.problem.rows > 20_000)
+    assert found.launch["block"] == 192 and found.dtypes == ["float16", "bfloat16"]
+    assert len(found.rule_us) == len(found.trial_us) == 15, "confirmed with more samples"
+    asked = len(machine.asked)
+    assert run() == 0 and len(machine.asked) == asked, "nothing is timed again"
+    tuned._by_rule.cache_clear()
+    assert best(found.problem, H200) == found.trial
+    assert run("--check", "3") == 0
+    assert "of 3 shapes" in capsys.readouterr().out
+
+
+def test_a_gain_within_the_noise_is_none(machine) -> None:
+    machine.us, machine.noise = lambda plan: 100 - (plan.block == 192), 0.02
+    assert run() == 0
+    assert {line.trial for line in store.read(Tuned, FOLDER)} == {"08_cluster"}
+
+
+def test_hints_for_the_cache_are_not_tried() -> None:
+    """They gain in this benchmark what they cost the next kernel."""
+    trials = neighbours(PROBLEM, H200)
+    assert trials[0] == "08_cluster" and any("THREADS" in trial for trial in trials)
+    assert not any(name in trial for trial in trials for name in ("EVICT", "STREAMING"))
