@@ -45,25 +45,25 @@ THREADS = (0.5, 0.75, 1.5, 2)
 OWN = ("EVICT_LAST", "STREAMING", "PROGRAMMATIC")
 
 
-class Cell(NamedTuple):
-    """A shape of the grid, and the shapes that its plan is chosen for."""
+class GridPoint(NamedTuple):
+    """A shape that is timed, and the ranges of shapes that its plan is chosen for."""
 
     problem: Problem
     rows: tuple[int, int]
     cols: tuple[int, int]
 
 
-def grid() -> list[Cell]:
-    """The cells in the order in which they are tuned: every second length first."""
-    cells = []
+def grid() -> list[GridPoint]:
+    """The points in the order in which they are tuned: every second length first."""
+    points = []
     for dtype in DTYPES:
         for whole in (True, False):
             below = 0
             for place, cols in enumerate(_lengths(dtype, whole)):
-                for size, cell in _of(cols, below, dtype):
-                    cells.append((place % 2, not whole, FIRST.index(size), place, cell))
+                for size, point in _of(cols, below, dtype):
+                    points.append((place % 2, not whole, FIRST.index(size), place, point))
                 below = cols
-    return [cell for *_, cell in sorted(cells, key=lambda each: each[:-1])]
+    return [point for *_, point in sorted(points, key=lambda each: each[:-1])]
 
 
 def _lengths(dtype: str, whole: bool) -> list[int]:
@@ -75,14 +75,14 @@ def _lengths(dtype: str, whole: bool) -> list[int]:
     return [cols if whole else cols - 1 for cols in found if cols % pack == 0]
 
 
-def _of(cols: int, below: int, dtype: str) -> Iterator[tuple[int, Cell]]:
-    """The cells of a length, each with the number of its size."""
+def _of(cols: int, below: int, dtype: str) -> Iterator[tuple[int, GridPoint]]:
+    """The points of a length, each with the number of its size."""
     row, ends = Problem(1, cols, dtype).row_bytes, [*(low for low, _ in SIZES[1:]), 0]
     for number, ((low, timed), end) in enumerate(zip(SIZES, ends, strict=True)):
         rows = max(1, -int(-low // row)), int(-(-end // row)) - 1 if end else MAX_INT
         if rows[0] <= rows[1]:
             at = Problem(max(rows[0], int(timed // row)), cols, dtype)
-            yield number, Cell(at, rows, (below + 1, cols))
+            yield number, GridPoint(at, rows, (below + 1, cols))
 
 
 # ---- the search at a shape ----------------------------------------------------------------------
@@ -125,22 +125,22 @@ def _distinct(trials: Sequence[str], problem: Problem, gpu: Gpu) -> list[str]:
 
 
 def tuned(
-    cell: Cell,
+    point: GridPoint,
     trials: Sequence[str],
-    gpu: Gpu,
     run: Run,
     time: Callable[[Problem, Sequence[str], int], dict[str, Timed]],
     reasons: Callable[[Problem, Sequence[str]], Mapping[str, str]],
 ) -> Tuned:
-    """Search at a cell among `trials`, the first of which is the rule's. Raises `Failure` if that
+    """Search among `trials`, the first of which is the rule's. `time` times some with so many
+    samples, `reasons` says why some are not worth timing. Raises `Failure` if the rule's plan
     cannot be timed."""
-    problem, rule = cell.problem, trials[0]
+    problem, rule = point.problem, trials[0]
     found = _timed(problem, trials, FEW, time)
     own = found[rule].median_us
     if found[rule].share < ENOUGH:
         gains = {trial: own / found[trial].median_us for trial in found}
         best = [trial for trial in sorted(gains, key=gains.get)[::-1] if gains[trial] > GAIN]
-        together = _distinct(_together(rule, best[:3]), problem, gpu)
+        together = _distinct(_together(rule, best[:3]), problem, run.gpu)
         together = [trial for trial in together if trial not in found]
         refused = reasons(problem, together)
         together = [trial for trial in together if not refused.get(trial)]
@@ -150,11 +150,13 @@ def tuned(
         fastest = max(gains, key=gains.get)
         if gains[fastest] > WORTH and fastest != rule:
             both = _timed(problem, [rule, fastest], CONFIRM, time)
-            if fastest in both and ratio(both[rule].samples_us, both[fastest].samples_us).above(
-                WORTH
-            ):
-                return _line(cell, rule, fastest, gpu, run, both)
-    return _line(cell, rule, rule, gpu, run, found)
+            if fastest in both and _speedup(both, rule, fastest).above(WORTH):
+                return _line(point, rule, fastest, run, both)
+    return _line(point, rule, rule, run, found)
+
+
+def _speedup(found: Mapping[str, Timed], rule: str, trial: str) -> Estimate:
+    return ratio(found[rule].samples_us, found[trial].samples_us)
 
 
 def _together(rule: str, best: Sequence[str]) -> Iterator[str]:
@@ -182,14 +184,14 @@ def _timed(problem: Problem, trials: Sequence[str], few: int, time: Callable) ->
     return _timed(problem, trials[:1], few, time)
 
 
-def _line(cell: Cell, rule: str, trial: str, gpu: Gpu, run: Run, found: dict[str, Timed]) -> Tuned:
-    build = current_build(trial, cell.problem, gpu)
+def _line(point: GridPoint, rule: str, trial: str, run: Run, found: Mapping[str, Timed]) -> Tuned:
+    build = current_build(trial, point.problem, run.gpu)
     return Tuned(
-        cell.problem,
+        point.problem,
         run,
-        cell.rows,
-        cell.cols,
-        [*DTYPES[cell.problem.dtype]],
+        point.rows,
+        point.cols,
+        [*DTYPES[point.problem.dtype]],
         rule,
         trial,
         build["hash"],
@@ -238,5 +240,4 @@ def with_and_without(
     rule, trial = candidates(problem, gpu, 1)[0], best(problem, gpu)
     reasons(problem, [rule, trial])
     found = time(problem, [*dict.fromkeys([rule, trial])], CONFIRM)
-    one, other = found[rule], found[trial]
-    return rule, trial, ratio(one.samples_us, other.samples_us), other.share, one.share
+    return rule, trial, _speedup(found, rule, trial), found[trial].share, found[rule].share

@@ -21,7 +21,15 @@ from ...measure import bench, campaign
 from ...measure.campaign import Clock, add_shared_options
 from ...measure.samples import ratio
 from ...measure.tuning import Compilers, Timer
-from ...measure.tuning_grid import PROTOCOL, Cell, drawn, grid, neighbours, tuned, with_and_without
+from ...measure.tuning_grid import (
+    PROTOCOL,
+    GridPoint,
+    drawn,
+    grid,
+    neighbours,
+    tuned,
+    with_and_without,
+)
 from ...simt.options import at_least
 
 AHEAD = 60  # shapes whose trials are compiled before they are timed
@@ -36,47 +44,40 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Tune, or check; return the exit status."""
-    device = gpu.describe_device()
-    machine, folder = gpu.gpu_from_record(device), gpu_folder(device["name"])
+    this = Run(gpu.describe_device(), gpu.describe_versions(), utc_now(), PROTOCOL)
     timer, compilers = Timer(), Compilers()
     try:
-        if options.check:
-            return check(options, machine, timer, compilers)
-        return tune(options, device, machine, folder, timer, compilers)
+        return (check if options.check else tune)(options, this, timer, compilers)
     finally:
         compilers.close()
         timer.close()
 
 
-def tune(
-    options: argparse.Namespace,
-    device: dict,
-    machine: gpu.Gpu,
-    folder: str,
-    timer: Timer,
-    compilers: Compilers,
-) -> int:
-    known = [] if options.fresh else store.read_if_any(Tuned, folder)
-    known = [line for line in known if not out_of_date(line, machine)]
-    done, cells = {line.problem for line in known}, grid()
-    order = {cell.problem: place for place, cell in enumerate(cells)}
-    fitting = bench.shapes_that_fit([cell.problem.shape for cell in cells])
-    cells = [cell for cell in cells if cell.problem not in done and cell.problem.shape in fitting]
-    this = Run(device, gpu.describe_versions(), utc_now(), PROTOCOL)
-    ahead = iter(cells)
+def tune(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compilers) -> int:
+    """Tune what the file lacks, or with `fresh` everything; return the exit status."""
+    folder, points = gpu_folder(this.device["name"]), grid()
+    known = store.read_if_any(Tuned, folder)
+    known = [line for line in known if not out_of_date(line, this.gpu)]
+    done = set() if options.fresh else {line.problem for line in known}
+    order = {point.problem: place for place, point in enumerate(points)}
+    fitting = bench.shapes_that_fit([point.problem.shape for point in points])
+    points = [
+        point for point in points if point.problem not in done and point.problem.shape in fitting
+    ]
+    ahead = iter(points)
 
     def prepare(count: int) -> None:
-        for _, cell in zip(range(count), ahead, strict=False):
-            compilers.begin(cell.problem, neighbours(cell.problem, machine))
+        for _, point in zip(range(count), ahead, strict=False):
+            compilers.begin(point.problem, neighbours(point.problem, this.gpu))
 
-    def work(cell: Cell) -> Tuned:
+    def work(point: GridPoint) -> Tuned:
         prepare(1)
-        trials = neighbours(cell.problem, machine)
-        refused = compilers(cell.problem, trials)
+        trials = neighbours(point.problem, this.gpu)
+        refused = compilers(point.problem, trials)
         trials = [trials[0], *(trial for trial in trials[1:] if not refused.get(trial))]
-        return tuned(cell, trials, machine, this, timer, compilers)
+        return tuned(point, trials, this, timer, compilers)
 
-    def keep(cell: Cell, line: Tuned) -> Iterator[str]:
+    def keep(point: GridPoint, line: Tuned) -> Iterator[str]:
         nonlocal known
         known = store.put(known, line, order)
         store.write(Tuned, folder, known)
@@ -84,20 +85,20 @@ def tune(
         gain = line.rule
         if line.rule_us:
             gain = f"{line.trial} {ratio(line.rule_us, line.trial_us).value:.3f}"
-        yield f"{cell.problem.place(True)}: {gain}, {copies.value:.3f} of a copy"
+        yield f"{point.problem.place(True)}: {gain}, {copies.value:.3f} of a copy"
 
     prepare(AHEAD)
-    name = lambda cell: cell.problem.place(True)  # noqa: E731
-    failed = campaign.run(cells, work, keep, name, clock=Clock(options.minutes))
+    name = lambda point: point.problem.place(True)  # noqa: E731
+    failed = campaign.run(points, work, keep, name, clock=Clock(options.minutes))
     print(f"the plans are in {store.path_of(Tuned, folder)}")
     return 1 if failed else 0
 
 
-def check(options: argparse.Namespace, machine: gpu.Gpu, timer: Timer, compilers: Compilers) -> int:
+def check(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compilers) -> int:
     """Print, for each shape drawn, both plans, how much faster that of the table is, and both as
     fractions of a copy; the worst last."""
     problems = drawn(options.check, options.seed)
-    work = partial(with_and_without, gpu=machine, time=timer, reasons=compilers)
+    work = partial(with_and_without, gpu=this.gpu, time=timer, reasons=compilers)
     found = []
 
     def keep(problem, result) -> Iterator[str]:
