@@ -97,17 +97,17 @@ def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
         rule = candidates(_as_ranked(tuned.problem), gpu, 1)[0]
         if rule != tuned.rule:
             return f"{rule} is the rule's plan now, not {tuned.rule}"
-        now = current_build(tuned.trial, tuned.problem, gpu)
+        for step in (tuned.trial, tuned.rule):
+            if current_build(step, tuned.problem, gpu) != tuned.kernels[step]:
+                return f"{step} is another text or another launch now"
     except (OSError, TypeError, ValueError, KeyError) as error:
         return f"it is no plan here any more: {error}"
-    if now != {"hash": tuned.text, "launch": tuned.launch}:
-        return f"{tuned.trial} is another text or another launch now"
     return ""
 
 
 def _tuned(rule: str, problem: Problem, gpu: Gpu | None) -> Iterator[tuple[str, str, str]]:
-    """Yield what was tuned for a problem in the place of the rule's plan: (trial, where and when,
-    why it is not used or ""). Whether shipped plans are out of date is a matter of the tests."""
+    """Yield the tuned plans that may replace the rule's plan: (trial, where and when, why it is not
+    used or ""). Whether shipped plans are out of date is checked by the tests."""
     for tuned in own_plans(rule, problem) if gpu is None else ():
         yield tuned.trial, tuned.reason(own=True), out_of_date(tuned, gpu_for_plans())
     for tuned in shipped_plans(rule, problem, gpu):

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 from ..base import paths
 from ..base.gpu import Gpu, gpu_folder, gpu_name
@@ -33,6 +33,13 @@ Range = Annotated[
 ]
 
 
+class Build(TypedDict):
+    """What a kernel was when it was timed."""
+
+    hash: str  # of the tokens of its file
+    launch: dict[str, Natural]
+
+
 @dataclass(frozen=True)
 class Tuned(Observation):
     """The fastest trial found at one problem, timed in turn with what the rule gives and a copy;
@@ -47,26 +54,31 @@ class Tuned(Observation):
     dtypes: list[Dtype]
     rule: str  # the kernel file, or trial of one, that is chosen without this line
     trial: str
-    text: str  # token hash of the trial's file
-    launch: dict[str, Natural]  # of the trial at `problem`
+    kernels: dict[str, Build]  # of rule and trial, at `problem`
     trial_us: Samples
     copy_us: Samples
     rule_us: list[Time] = field(default_factory=list)  # none if the trial is the rule's plan
+
+    def __post_init__(self) -> None:
+        if bool(self.rule_us) != (self.trial != self.rule):
+            raise ValueError("times of the rule's plan belong to another trial, and to no other")
 
     @property
     def key(self) -> Problem:
         return self.problem
 
     def covers(self, problem: Problem) -> bool:
-        """Whether the ranges contain the shape of a problem, which is of whole packs as that which
-        was timed, or not as that one; dtypes are not compared."""
+        """Whether the ranges contain a problem's shape, without gaps between rows and aligned as
+        what was timed, and its rows are whole packs exactly if those are; dtypes are not compared.
+        """
         inside = self.rows[0] <= problem.rows <= self.rows[1]
-        same = self.problem.inner == problem.inner and self.problem.packed == problem.packed
-        return inside and same and problem.alike and self.cols[0] <= problem.cols <= self.cols[1]
+        inside = inside and self.cols[0] <= problem.cols <= self.cols[1]
+        alike = problem.contiguous and problem.aligned and problem.alike and problem.inner == 1
+        return inside and alike and self.problem.packed == problem.packed
 
     def reason(self, own: bool) -> str:
         """Where and when it was tuned and its speedup, for `why`."""
-        where = "here" if own else f"on an {self.run.device['name']}"
+        where = "here" if own else f"on {self.run.device['name']}"
         at = "" if own else f" at {self.problem.place()}"
         times = statistics.median(self.rule_us) / statistics.median(self.trial_us)
         when = f"tuned {where} on {self.run.utc[:10]}{at}"
@@ -83,7 +95,7 @@ def plans_path(folder: str) -> Path:
 
 def tuned_gpus() -> list[str]:
     """Return the folder names of the GPUs that have a file of the reader's plans."""
-    return sorted(path.stem for path in (paths.MINE / "plans").glob("*.jsonl"))
+    return sorted({path.stem for path in (paths.MINE / "plans").glob("*.json*")})
 
 
 def read_plans(folder: str) -> list[Tuned]:
@@ -127,7 +139,7 @@ def own_plans(rule: str, problem: Problem) -> Iterator[Tuned]:
     except (OSError, ValueError):
         return
     for plan in plans:
-        if plan.rule == rule and problem.dtype in plan.dtypes and plan.covers(problem):
+        if plan.rule == rule and plan.problem == problem:
             yield plan
 
 

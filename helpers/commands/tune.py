@@ -139,7 +139,6 @@ def tune(
     if found:
         trial, cases = found
         ours, rule = cases[trial], cases[search.rule]
-        build = current_build(trial, problem, machine)
         plan = Tuned(
             problem,
             Run(device, versions, utc_now(), bench.PROTOCOL),
@@ -148,8 +147,7 @@ def tune(
             dtypes=[problem.dtype],
             rule=search.rule,
             trial=trial,
-            text=build["hash"],
-            launch=build["launch"],
+            kernels={step: current_build(step, problem, machine) for step in (trial, search.rule)},
             trial_us=ours.samples_us,
             copy_us=ours.copy_samples_us,
             rule_us=rule.samples_us,

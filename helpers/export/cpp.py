@@ -193,10 +193,10 @@ class _CppFile:
             kernel_plan(step, self.kernels[step], dtypes, values, given[step])
             for step in self.steps
         ]
-        parts = [text, given_values(names), *plans]
+        parts = [text, *([given_values(names)] if tuned else []), *plans]
         parts += [tuned_function(tuned, names)] if tuned else []
         parts.append(planned(self.steps, self.request.best, bool(tuned)))
-        return "\n".join([*filter(None, parts), self._table(), LOOK])
+        return "\n".join([*parts, self._table(), LOOK])
 
     def _table(self) -> str:
         """Return the table of specialisations, one per line."""

@@ -205,10 +205,10 @@ def kernel_plan(
 
 
 def given_values(names: Sequence[str]) -> str:
-    """Return the C++ struct of values that tuned plans give; "" if there are none."""
+    """Return the C++ struct of values that tuned plans give."""
     members = "".join(f"    long long {name} = -1;\n" for name in names)
     about = "// Values of Build tables that replace those of the rules; -1 is none."
-    return f"{about}\nstruct Changes {{\n{members}}};\n" if names else ""
+    return f"{about}\nstruct Changes {{\n{members}}};\n"
 
 
 def tuned_function(plans: Sequence[Tuned], names: Sequence[str]) -> str:
@@ -216,7 +216,8 @@ def tuned_function(plans: Sequence[Tuned], names: Sequence[str]) -> str:
     kernels = dict.fromkeys(split_trial(plan.trial).file for plan in plans)
     calls = []
     for kernel in kernels:
-        changed = any(split_trial(p.trial).changes for p in plans if p.trial.startswith(kernel))
+        trials = [split_trial(plan.trial) for plan in plans]
+        changed = any(trial.changes for trial in trials if trial.file == kernel)
         given = ", one.given" if changed else ""
         call = f"plan_{identifier(kernel)}(matrix, gpu{given})"
         calls.append(f"if (one.kernel == Kernel::{identifier(kernel)}) plan = {call};")
@@ -257,7 +258,8 @@ constexpr Tuned tuned[] = {{
 constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
 {{
     const bool same = gpu.sms == {sms} && gpu.l2 == {l2} && gpu.capability == {capability};
-    if (!same || matrix.x_start != matrix.y_start) return rule;
+    const bool as_timed = contiguous(matrix) && matrix.x_start == 0 && matrix.y_start == 0;
+    if (!same || !as_timed) return rule;
     for (const Tuned& one : tuned) {{
         if (one.rule != rule.kernel || one.size != matrix.size) continue;
         if (one.whole != whole_packs(matrix)) continue;

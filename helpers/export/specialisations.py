@@ -27,7 +27,6 @@ from .request import ExportError, ExportRequest, Range, Shapes
 
 MAX_SPECIALISATIONS = 64  # per file; compiling each takes a second or more
 MAX_BOXES = 2**20  # per range
-EVERY_SHAPE = Shapes(Range(1, MAX_INT), Range(1, MAX_INT))
 MAX_AXES = 2**14  # pairs of dim and inner, each of which is a box
 
 Macros = tuple[tuple[str, int], ...]
@@ -101,7 +100,7 @@ def tuned_plans(request: ExportRequest) -> list[Tuned]:
         if plan.problem.itemsize in sizes
         and any(
             _meet(shapes.rows, plan.rows) and _meet(shapes.cols, plan.cols)
-            for shapes in request.shapes or (EVERY_SHAPE,)
+            for shapes in request.shapes
         )
     ]
 
@@ -186,9 +185,11 @@ def _needed(
                 break
             part = {name: value[some] for name, value in names.items()}
             plan = _ranked(_plan(load(step), part, dtype, start), when, part)
-            for tuned in tuned_here if gpu == H200 and start.alike else ():
-                if tuned.rule == step and tuned.problem.itemsize == dtype.itemsize:
-                    inside, outside = _within(tuned, part)
+            as_timed = gpu == H200 and start.aligned and start.alike
+            for tuned in tuned_here if as_timed else ():
+                inside, outside = _within(tuned, part)
+                same = tuned.rule == step and tuned.problem.itemsize == dtype.itemsize
+                if same and not outside.all():
                     faster = _plan(load(tuned.trial), part, dtype, start)
                     sure = outside | faster.rejected | inside & faster.accepted
                     taken = plan.accepted & inside & faster.accepted
@@ -228,6 +229,8 @@ def _within(plan: Tuned, names: Mapping[str, Interval]) -> tuple[np.ndarray, np.
     whole = int(plan.problem.packed)
     inside = (names["packs"].low == whole) & (names["packs"].high == whole)
     outside = (names["packs"].low != whole) & (names["packs"].high != whole)
+    inside &= names["isContiguous"].low == 1
+    outside |= names["isContiguous"].high == 0
     for name, (low, high) in (("rows", plan.rows), ("cols", plan.cols)):
         inside &= (names[name].low >= low) & (names[name].high <= high)
         outside |= (names[name].high < low) | (names[name].low > high)

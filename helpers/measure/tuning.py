@@ -118,7 +118,7 @@ class Search:
     reasons: Callable[[Sequence[str]], dict[str, str]]
     left: Callable[[], float]
     say: Callable[[], None] = lambda: None
-    scores: dict[str, float] = field(default_factory=dict)  # trial -> fraction of its time
+    scores: dict[str, float] = field(default_factory=dict)  # trial -> fraction of the rule's time
     passed: Counter = field(default_factory=Counter)  # reason for skipping -> number of trials
     _seen: set = field(default_factory=set)  # trials that were seen, and programs with their launch
     _longest: float = 0.0  # seconds of a batch
@@ -307,7 +307,12 @@ class Compilers:
         """Begin to compile trials that are asked for later."""
         for trial in trials:
             if (problem, trial) not in self._looks:
-                self._looks[problem, trial] = self._pool.submit(look, trial, problem)
+                try:
+                    look_at = self._pool.submit(look, trial, problem)
+                except BrokenProcessPool:
+                    self._begin()
+                    look_at = self._pool.submit(look, trial, problem)
+                self._looks[problem, trial] = look_at
 
     def __call__(self, problem: Problem, trials: Sequence[str]) -> dict[str, str]:
         """Compile trials; returns for each why it is not worth timing, or ""."""

@@ -1,9 +1,9 @@
 """The shipped table of tuned plans: a quick search at each shape of a dense grid.
 
-The grid has eight row lengths per octave, 2, 3, 5, 7 and 9 times a power of two among them, whose
-rows are whole packs of 16 bytes, four lengths that are not, and five sizes of the matrix. What is
-found at a shape is chosen for the lengths down to the next shorter one, since threads that have
-room for a row have room for a shorter one, and for matrices of about its size.
+The grid has eight lengths per octave, among them 2, 3, 5, 7 and 9 times a power of two, where rows
+are whole packs of 16 bytes, four where they are not, and five sizes of the matrix. What is found at
+a length is chosen for those down to the next shorter one, since threads that have room for a row
+have room for a shorter one, and for matrices of about its size.
 
 A shape takes a second or two: neighbours of the rule's plan in turn with it and a copy, then those
 changes together that gained something, then a confirmation of the best.
@@ -30,7 +30,7 @@ from .tuning import FEW, changed, knobs, values
 from .workers import Failure
 
 # Bytes of x: those that a size is chosen from on, and those that are timed. With y they fit in the
-# L2 of an H200 up to the third size; of the last the ends of a launch matter little.
+# L2 of an H200 up to the third size; in the largest, start and end of a launch hardly matter.
 SIZES = ((0.6e6, 1.5e6), (2.5e6, 4e6), (6e6, 12e6), (24e6, 48e6), (100e6, 256e6))
 FIRST = (3, 2, 4, 1, 0)  # the order in which sizes are tuned
 EIGHTHS = range(8, 16)
@@ -58,7 +58,7 @@ def grid() -> list[GridPoint]:
     points = []
     for dtype in DTYPES:
         for whole in (True, False):
-            below = 0
+            below = SHORTEST // 2
             for place, cols in enumerate(_lengths(dtype, whole)):
                 for size, point in _of(cols, below, dtype):
                     points.append((place % 2, not whole, FIRST.index(size), place, point))
@@ -106,7 +106,8 @@ def neighbours(problem: Problem, gpu: Gpu) -> list[str]:
             other = sorted({max(32, int(own * times) // 32 * 32) for times in THREADS} - {own})
         else:
             others = values(name, cases, own)
-            other = [value for value in others if value < own][-1 - (name == "LANES") :]
+            below = 2 if name == "LANES" else 1  # fewer lanes leave fewer of them idle
+            other = [value for value in others if value < own][-below:]
             other += [value for value in others if value > own][:1]
         trials += [changed(first[0], name, value) for value in other]
     return _distinct(trials, problem, gpu)
@@ -139,13 +140,13 @@ def tuned(
     own = found[rule].median_us
     if found[rule].share < ENOUGH:
         gains = {trial: own / found[trial].median_us for trial in found}
-        best = [trial for trial in sorted(gains, key=gains.get)[::-1] if gains[trial] > GAIN]
-        together = _distinct(_together(rule, best[:3]), problem, run.gpu)
+        first = [trial for trial in sorted(gains, key=gains.get)[::-1] if gains[trial] > GAIN]
+        together = _distinct(_together(rule, first[:3]), problem, run.gpu)
         together = [trial for trial in together if trial not in found]
         refused = reasons(problem, together)
         together = [trial for trial in together if not refused.get(trial)]
         if together:
-            again = _timed(problem, [rule, *best[:1], *together], FEW, time)
+            again = _timed(problem, [rule, *first[:1], *together], FEW, time)
             gains |= {t: again[rule].median_us / again[t].median_us for t in again}
         fastest = max(gains, key=gains.get)
         if gains[fastest] > WORTH and fastest != rule:
@@ -172,20 +173,19 @@ def _together(rule: str, best: Sequence[str]) -> Iterator[str]:
 
 
 def _timed(problem: Problem, trials: Sequence[str], few: int, time: Callable) -> dict[str, Timed]:
-    """The times of the trials that are right; each is timed alone if one ends the process."""
+    """The times of the trials that are right. Raises `Failure` if the first is not, or if one that
+    is not known ends the process."""
     try:
         found = time(problem, trials, few)
         return {trial: found[trial] for trial in trials}
     except Failure as failure:
-        if failure.culprit == trials[0] or len(trials) == 1:
+        if failure.culprit not in trials[1:]:
             raise
-        if failure.culprit:
-            return _timed(problem, [t for t in trials if t != failure.culprit], few, time)
-    return _timed(problem, trials[:1], few, time)
+        return _timed(problem, [t for t in trials if t != failure.culprit], few, time)
 
 
 def _line(point: GridPoint, rule: str, trial: str, run: Run, found: Mapping[str, Timed]) -> Tuned:
-    build = current_build(trial, point.problem, run.gpu)
+    kernels = {step: current_build(step, point.problem, run.gpu) for step in (rule, trial)}
     return Tuned(
         point.problem,
         run,
@@ -194,8 +194,7 @@ def _line(point: GridPoint, rule: str, trial: str, run: Run, found: Mapping[str,
         [*DTYPES[point.problem.dtype]],
         rule,
         trial,
-        build["hash"],
-        build["launch"],
+        kernels,
         _rounded(found[trial].samples_us),
         _rounded(found[trial].copy_samples_us),
         _rounded(found[rule].samples_us) if trial != rule else [],

@@ -77,7 +77,7 @@ def test_what_is_faster_is_kept_and_chosen_on_that_gpu_alone(machine, monkeypatc
     run, entry = map(json.loads, machine.path.read_text().splitlines())
     assert (entry["trial"], entry["rule"]) == (FAST, "10_sixteen_bit")
     assert len(entry["trial_us"]) == len(entry["rule_us"]) == len(entry["copy_us"]) == 21
-    assert entry["launch"]["LANES"] == 16 and entry["rows"] == [65536, 65536]
+    assert entry["kernels"][FAST]["launch"]["LANES"] == 16 and entry["rows"] == [65536, 65536]
     assert (run["device"], run["versions"]) == (DEVICE, VERSIONS)
 
     assert best(SHORT) == FAST
@@ -151,6 +151,24 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
     assert best(SHORT) == "10_sixteen_bit"
     (kernels.folder / "10_sixteen_bit.cu").unlink()
     assert tuned.read_plans(FOLDER) and dispatch.out_of_date(tuned.read_plans(FOLDER)[0], H200)
+
+
+def test_a_plan_is_of_its_matrix_alone_where_rows_are_no_whole_packs(machine) -> None:
+    machine.time.us = lambda plan: 20.0 - (plan.block == 128) - 5 * ("ITEMS" not in plan.macros)
+    assert choose(65536, 31).startswith("11_short_rows") and command.main(["65536x31"]) == 0
+    assert choose(65536, 31).startswith("07_warp")
+    for other in ({"x_stride": 36, "y_stride": 36}, {"aligned": False}, {"alike": False}):
+        assert choose(65536, 31, **other) == "11_short_rows", other
+
+
+def test_a_file_of_the_format_before_is_refused_in_one_sentence(machine, capsys) -> None:
+    machine.path.parent.mkdir()
+    machine.path.with_suffix(".json").write_text('{"schema": 1, "plans": []}')
+    assert best(SHORT) == "10_sixteen_bit"
+    for arguments in (["--show"], [SHAPE, *BF16]):
+        assert command.main(arguments) == 1
+        said = capsys.readouterr().err
+        assert said.endswith("has an earlier format: remove it and run make tune again\n")
 
 
 @pytest.mark.parametrize("damage", ['{"run": 0}', '{"schema": 2}', "", "[]"])
@@ -243,7 +261,7 @@ def test_a_gradient_is_tuned_and_chosen_for_that_operation_alone(machine, capsys
     assert plan.rule == "14_backward-LOG1"
     assert plan.problem == Problem(4096, 8192, **asked)
     assert choose(4096, 8192, **asked) == plan.trial
-    assert "LOG1" in plan.trial and plan.launch["block"] == 128
+    assert "LOG1" in plan.trial and plan.kernels[plan.trial]["launch"]["block"] == 128
     assert not any("LOG0" in name or "FROM_X" in name for name in machine.time.trials)
     taken, rule = why(4096, 8192, **asked).splitlines()
     assert taken.startswith(f"{plan.trial}: tuned here on 20")
@@ -266,7 +284,7 @@ def test_another_axis_is_three_sizes(machine) -> None:
     (plan,) = tuned.read_plans(FOLDER)
     assert plan.problem == Problem(8192, 512, inner=128, operation="softmax_any_axis")
     assert choose(8192, 512, inner=128) == plan.trial
-    assert plan.launch["TILE"] == 16, "by another value that it follows from"
+    assert plan.kernels[plan.trial]["launch"]["TILE"] == 16, "by another value that it follows from"
     assert choose(8192, 512, inner=64) == "13_any_axis"
     assert command.main(["--forget", "64x512x128"]) == 0 and tuned.read_plans(FOLDER) == []
 

@@ -58,8 +58,11 @@ def tune(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compil
     folder, points = gpu_folder(this.device["name"]), grid()
     known = store.read_if_any(Tuned, folder)
     known = [line for line in known if not out_of_date(line, this.gpu)]
-    done = set() if options.fresh else {line.problem for line in known}
-    order = {point.problem: place for place, point in enumerate(points)}
+    at = {point.problem: (point.rows, point.cols) for point in points}
+    known = [line for line in known if at.get(line.problem) == (tuple(line.rows), tuple(line.cols))]
+    same = [line for line in known if not store.changed(line.run.versions, this.versions)]
+    done = set() if options.fresh else {line.problem for line in same}
+    order = {problem: place for place, problem in enumerate(at)}
     fitting = bench.shapes_that_fit([point.problem.shape for point in points])
     points = [
         point for point in points if point.problem not in done and point.problem.shape in fitting
@@ -88,15 +91,16 @@ def tune(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compil
         yield f"{point.problem.place(True)}: {gain}, {copies.value:.3f} of a copy"
 
     prepare(AHEAD)
-    name = lambda point: point.problem.place(True)  # noqa: E731
-    failed = campaign.run(points, work, keep, name, clock=Clock(options.minutes))
+    failed = campaign.run(
+        points, work, keep, lambda one: one.problem.place(True), clock=Clock(options.minutes)
+    )
     print(f"the plans are in {store.path_of(Tuned, folder)}")
     return 1 if failed else 0
 
 
 def check(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compilers) -> int:
     """Print, for each shape drawn, both plans, how much faster that of the table is, and both as
-    fractions of a copy; the worst last."""
+    fractions of a copy; at the end those that are slower, worst first."""
     problems = drawn(options.check, options.seed)
     work = partial(with_and_without, gpu=this.gpu, time=timer, reasons=compilers)
     found = []

@@ -119,7 +119,8 @@ def plan(
             reasons.append(f"{name}: {error}")
             continue
         if condition(SimpleNamespace(**{**m, **table, "packs": packs, "alike": alike})):
-            for other, values in _tuned(name, m, packs) if gpu == TUNED_ON and alike else ():
+            as_timed = gpu == TUNED_ON and aligned and alike and m["isContiguous"]
+            for other, values in _tuned(name, m, packs) if as_timed else ():
                 try:
                     table = _table(KERNELS[other], m | values, dtype)
                 except Refused:

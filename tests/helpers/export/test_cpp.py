@@ -147,6 +147,17 @@ def test_the_plan_of_every_kernel_is_that_of_its_header(tmp_path: Path) -> None:
 
 
 @needs_headers
+def test_tuned_plans_of_other_kernels_alone_make_a_file(tmp_path: Path) -> None:
+    """None of them changes a value of a Build table."""
+    text = cpp.write(export_request("best", ["37500x320", "33000x2048"], "f", ["float32"], [H200]))
+    assert "struct Changes {\n};" in text
+    program = Program(tmp_path, {"f": text})
+    matrix = Matrix(37500, 320, np.dtype("float32"), 320, 320, 0, 0, H200)
+    (answer,) = program.answers([("f", matrix)])
+    assert identifier(chosen(matrix)[0]) == answer[0]
+
+
+@needs_headers
 def test_what_is_best_is_what_choose_picks_at_ten_thousand_matrices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
