@@ -2,11 +2,11 @@
 // Idea:     a cluster of small blocks shares a row and keeps it in registers; the blocks send their
 //           (max, sum) pairs straight into one another's shared memory.
 // Row:      CLUSTER blocks, 1 to 16
-// Build:    of_block   = 11264 when 8 * rows * row <= l2
+// Build:    most_bytes = 11264 when 8 * rows * row <= l2
 //                      | 22528
 //           CLUSTER    = 16 when 16 * rows <= sms && row > 32768
 //                      | 1 when row < 16384
-//                      | min(16, max(2, power_of_two(ceil_div(row, of_block))))
+//                      | min(16, max(2, power_of_two(ceil_div(row, most_bytes))))
 //           share      = ceil_div(row / 16, CLUSTER)
 //           most       = 4 when share <= 512
 //                      | 8 when size == 2 || share <= 1024
@@ -39,10 +39,10 @@
 // In the Build table `row` is the bytes of a row, `size` those of an element, `l2` those of the L2;
 // `share` is the packs (16 bytes each) of a block, `most` the largest number of packs per thread,
 // measured on an H200, `fewest` the threads that it requires. From 16 KB of row, a block takes 8 KB
-// to 22 KB (`of_block`), half of that in a small matrix, unless a few rows use clusters of 16. With
-// few blocks (`few`), more threads with fewer packs each are faster. RESIDENT leaves a thread 4
-// registers per pack and about 32 others. -DFLOAT16 or -DBFLOAT16 selects the dtype; without either
-// it is float32.
+// to 22 KB (`most_bytes`), half of that in a small matrix, unless a few rows use clusters of 16.
+// With few blocks (`few`), more threads with fewer packs each are faster. RESIDENT leaves a thread
+// 4 registers per pack and about 32 others. -DFLOAT16 or -DBFLOAT16 selects the dtype; without
+// either it is float32.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
     || !defined(EVICT_LAST) || !defined(STREAMING)

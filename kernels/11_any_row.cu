@@ -4,11 +4,11 @@
 //           to the next what the next one's pack of y begins with.
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    packs      = row / 16
-//           of_block   = 1024 when 4 * rows * row <= l2
+//           most_packs = 1024 when 4 * rows * row <= l2
 //                      | 2048
-//           CLUSTER    = 1 when capability < 90 || packs <= of_block
+//           CLUSTER    = 1 when capability < 90 || packs <= most_packs
 //                      | 16 when 16 * rows <= sms
-//                      | min(16, power_of_two(ceil_div(packs, of_block)))
+//                      | min(16, power_of_two(ceil_div(packs, most_packs)))
 //           share      = ceil_div(packs, CLUSTER)
 //           most       = 4 when share <= 1024
 //                      | 8

@@ -44,11 +44,11 @@ def why(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **
         rejected.append(f"not {step} ({reason}): {refused}")
     else:
         raise ValueError(refused)
-    for trial, when, old in _tuned(step, problem, gpu):
-        if not old:
+    for trial, when, refused in _tuned(step, problem, gpu):
+        if not refused:
             chosen = [f"{trial}: {when}"]
             break
-        rejected.insert(0, f"not {trial} ({when}): {old}")
+        rejected.insert(0, f"not {trial} ({when}): {refused}")
     rule = f"not {step} ({reason}): it is the rule's plan" if chosen else f"{step}: {reason}"
     return "\n".join([*chosen, rule, *rejected])
 
@@ -57,7 +57,7 @@ def best(problem: Problem, gpu: Gpu | None = None) -> str:
     """Return what `choose` returns, for a `Problem`."""
     problem = _as_ranked(problem)
     rule = candidates(problem, gpu or gpu_for_plans(), 1)[0]
-    return next((trial for trial, _, old in _tuned(rule, problem, gpu) if not old), rule)
+    return next((trial for trial, _, no in _tuned(rule, problem, gpu) if not no), rule)
 
 
 def candidates(problem: Problem, gpu: Gpu, most: int) -> list[str]:
@@ -94,7 +94,7 @@ def current_build(step: str, problem: Problem, gpu: Gpu) -> dict:
 def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
     """Return why a tuned plan is out of date on its GPU; "" if it is still valid."""
     try:
-        rule = candidates(_as_ranked(tuned.problem), gpu, 1)[0]
+        rule = candidates(tuned.problem, gpu, 1)[0]
         if rule != tuned.rule:
             return f"{rule} is the rule's plan now, not {tuned.rule}"
         for step in (tuned.trial, tuned.rule):
@@ -107,7 +107,7 @@ def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
 
 def _tuned(rule: str, problem: Problem, gpu: Gpu | None) -> Iterator[tuple[str, str, str]]:
     """Yield the tuned plans that may replace the rule's plan: (trial, where and when, why it is not
-    used or ""). Whether shipped plans are out of date is checked by the tests."""
+    used or ""). Tests check that the plans of the records are not out of date."""
     for tuned in own_plans(rule, problem) if gpu is None else ():
         yield tuned.trial, tuned.reason(own=True), out_of_date(tuned, gpu_for_plans())
     for tuned in shipped_plans(rule, problem, gpu):

@@ -1,7 +1,7 @@
 """Tuned plans: for ranges of shapes, the trial that was found to be faster than the header's rule.
 
-    notebooks/records/<gpu>/tuned.jsonl   shipped: a dense grid of shapes, by make tune ARGS=--grid
-    mine/plans/<gpu>.jsonl                the reader's own shapes, ignored by git
+    notebooks/records/<gpu>/tuned.jsonl   shipped: a grid of shapes, by make measure ARGS=tuned
+    mine/plans/<gpu>.jsonl                the reader's own, by make tune, ignored by git
 
 `dispatch` picks a kernel by its rules, and then replaces it by the trial of the first line for that
 kernel and dtype whose ranges contain the shape: first of the reader's own, unless SOFTMAX_PLANS=0

@@ -12,9 +12,9 @@ The modules, lowest first; each imports from those above it alone:
     request          what is to be exported, and the origin that a file states
     intervals        interval arithmetic: the rules of a header for sets of problems
     specialisations  the specialisations that the requested shapes need
+    cpp_text         the text that C++ files share
     cpp_plan         the rules of headers as C++ functions
     cpp_call         parameters and checks of an exported C++ function
-    cpp_text         the text that C++ files share
     cpp              one C++ file for nvcc
     pruning          remove what a Python file of one kernel does not need
     python           one Python file for PyTorch or CuPy

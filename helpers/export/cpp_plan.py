@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from string import Template
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..catalogue.plan import INPUTS
 from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned
 from ..run.bound import Kernel
+from .cpp_text import TUNED
 from .request import ExportError
 from .specialisations import file_of
 from .terms import AND, ATOM, COMPARE, Term, TextDomain, wrapped
@@ -231,47 +233,13 @@ def tuned_function(plans: Sequence[Tuned], names: Sequence[str]) -> str:
             f"    {{Kernel::{identifier(plan.rule)}, {plan.problem.itemsize}, {whole}, {ends}, "
             f"Kernel::{identifier(file)}, {{{values}}}}},"
         )
-    return TUNED.format(
+    return Template(TUNED).substitute(
         rows="\n".join(rows),
         sms=H200.sms,
         l2=H200.l2,
         capability=H200.capability,
         calls="\n        ".join(calls),
     )
-
-
-TUNED = """\
-// Where tuning on an NVIDIA H200 found a faster plan than the rules.
-struct Tuned {{
-    Kernel rule;          // whose plan is replaced
-    long long size;       // bytes per element
-    bool whole;           // whether rows are whole packs of 16 bytes
-    long long first_cols, last_cols, first_rows, last_rows;
-    Kernel kernel;
-    Changes given;
-}};
-
-constexpr Tuned tuned[] = {{
-{rows}
-}};
-
-constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
-{{
-    const bool same = gpu.sms == {sms} && gpu.l2 == {l2} && gpu.capability == {capability};
-    const bool as_timed = contiguous(matrix) && matrix.x_start == 0 && matrix.y_start == 0;
-    if (!same || !as_timed) return rule;
-    for (const Tuned& one : tuned) {{
-        if (one.rule != rule.kernel || one.size != matrix.size) continue;
-        if (one.whole != whole_packs(matrix)) continue;
-        if (matrix.cols < one.first_cols || matrix.cols > one.last_cols) continue;
-        if (matrix.rows < one.first_rows || matrix.rows > one.last_rows) continue;
-        Plan plan;
-        {calls}
-        if (plan.error == cudaSuccess) return plan;
-    }}
-    return rule;
-}}
-"""
 
 
 def planned(steps: Sequence[str], best: bool, tuned: bool = False) -> str:

@@ -183,6 +183,39 @@ constexpr int index_of(const Plan& plan, Dtype dtype)
 }
 """
 
+TUNED = """\
+// Where tuning on an NVIDIA H200 found a faster plan than the rules.
+struct Tuned {
+    Kernel rule;          // whose plan is replaced
+    long long size;       // bytes per element
+    bool whole;           // whether rows are whole packs of 16 bytes
+    long long first_cols, last_cols, first_rows, last_rows;
+    Kernel kernel;
+    Changes given;
+};
+
+constexpr Tuned tuned[] = {
+${rows}
+};
+
+constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
+{
+    const bool same = gpu.sms == ${sms} && gpu.l2 == ${l2} && gpu.capability == ${capability};
+    const bool as_timed = contiguous(matrix) && matrix.x_start == 0 && matrix.y_start == 0;
+    if (!same || !as_timed) return rule;
+    for (const Tuned& one : tuned) {
+        if (one.rule != rule.kernel || one.size != matrix.size) continue;
+        if (one.whole != whole_packs(matrix)) continue;
+        if (matrix.cols < one.first_cols || matrix.cols > one.last_cols) continue;
+        if (matrix.rows < one.first_rows || matrix.rows > one.last_rows) continue;
+        Plan plan;
+        ${calls}
+        if (plan.error == cudaSuccess) return plan;
+    }
+    return rule;
+}
+"""
+
 WORKSPACE_CLASS = """\
 namespace ${name}_parts { struct WorkspaceAccess; }
 

@@ -42,7 +42,7 @@ WORTH = 1.02  # the least speedup of a plan in the table
 ENOUGH = 0.995  # of a copy: nothing is searched
 THREADS = (0.5, 0.75, 1.5, 2)
 # What hints for the L2 are worth shows in the kernel that runs next, too.
-OWN = ("EVICT_LAST", "STREAMING", "PROGRAMMATIC")
+HINTS = ("EVICT_LAST", "STREAMING", "PROGRAMMATIC")
 
 
 class GridPoint(NamedTuple):
@@ -99,7 +99,7 @@ def neighbours(problem: Problem, gpu: Gpu) -> list[str]:
     if first[0] == "07_warp" and not problem.packed:
         return first[:1]  # its accesses depend on the divisors of each length
     for name, cases in knobs(bound.kernel.header).items():
-        if name in OWN or name not in names:
+        if name in HINTS or name not in names:
             continue
         own = names[name]
         if name == "THREADS":

@@ -76,7 +76,7 @@ def test_a_planted_optimum_is_found_within_so_many_trials() -> None:
     assert len(time.trials) <= 110 and {*cases} == {best, "08_cluster", COPY}
     assert len(cases[best].samples_us) == 21
     looks = [names for names, few in time.asked if few]
-    assert all(names[0] == "08_cluster" for names in looks), "each beside the shipped plan"
+    assert all(names[0] == "08_cluster" for names in looks), "each beside the rule's plan"
     assert [few for _, few in time.asked[-3:]] == [0, 0, 0], "in runs that did not choose it too"
 
 
@@ -192,7 +192,7 @@ def test_refused_trials_are_counted_and_not_timed() -> None:
 def test_what_is_tried_comes_from_the_header() -> None:
     names = {step: {*knobs(load(step).header)} for step in ("08_cluster", "09_grid", "07_warp")}
     assert names["08_cluster"] == {
-        *("CLUSTER", "THREADS", "MOST", "OF_BLOCK", "RESIDENT", "EVICT_LAST", "STREAMING")
+        *("CLUSTER", "THREADS", "MOST", "MOST_BYTES", "RESIDENT", "EVICT_LAST", "STREAMING")
     }, "share is a fact of the matrix, PACKS follows"
     assert names["09_grid"] == {"FEW_PACKS", "THREADS", "MOST", "BLOCKS", "STREAMING"}
     assert names["07_warp"] == {"WIDTH", "LANES", "ROWS"}

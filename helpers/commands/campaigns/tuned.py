@@ -1,6 +1,6 @@
 """Tune the plans of softmax over a grid of shapes: the table that `choose` and exports read.
 
-A shape takes a second or two, and the whole grid about 40 minutes on an H200. Shapes that are in
+A shape takes a second or two, and the whole grid about half an hour on an H200. Shapes that are in
 the file with the current kernels are left out, the most valuable ones come first, and the file is
 written after each. `--check N` times the plans with and without the table at N shapes drawn at
 random instead, and writes nothing.
