@@ -32,6 +32,8 @@ from ..problem.problem import DTYPES, Problem
 from ..simt.options import at_least
 
 FILES = 3  # kernels that a shape is tried with
+FINALISTS = 4
+ROUNDS = (0, 0, 0)  # by the full protocol: one chooses, two confirm
 SEARCHED = 0.65  # of a shape's time; the rest is for holding the best against the rule's plan
 
 
@@ -119,10 +121,10 @@ def tune(
     search = Search(
         problem,
         machine,
-        first[0],
         [*dict.fromkeys([*first, best(problem, machine), *before])],
-        lambda names, few: timer(problem, names, few),
-        lambda trials: reasons(problem, trials),
+        timer,
+        reasons,
+        True,
         lambda: until - time.perf_counter(),
         say,
     )
@@ -133,12 +135,11 @@ def tune(
     except KeyboardInterrupt as interrupt:
         stopped = interrupt
         print("  stopping: the best so far is checked; Ctrl-C again leaves it", flush=True)
-    found = search.verdict()
+    trial = search.verdict(ROUNDS, FINALISTS, 1)
     reached = ", ".join(f"{reason} {count}" for reason, count in search.passed.most_common())
     print(f"  {len(search.scores)} timed; passed over: {reached or 'none'}")
-    if found:
-        trial, cases = found
-        ours, rule = cases[trial], cases[search.rule]
+    if trial:
+        ours, rule = search.cases[trial], search.cases[search.rule]
         plan = Tuned(
             problem,
             Run(device, versions, utc_now(), bench.PROTOCOL),

@@ -1,22 +1,26 @@
 """Search a plan for a kernel on the GPU in use.
 
 The headers of the kernels define the parameters (`knobs`): the names of a Build table, numbers that
-the file defines behind #ifndef, and the block size if Launch leaves it open. The search moves from
-the plan of each file to its best neighbour, one name of the table after the other, and continues
-from there. A first look takes few samples, always together with the rule's plan, so that drifting
-clocks affect both. The best trials are then timed by the full protocol, and the winner must beat
-the rule's plan beyond run-to-run variation in `CONFIRMED` further runs that did not influence the
-choice. The samples of the last of these are stored.
+the file defines behind #ifndef, and the block size if Launch leaves it open. A first look takes few
+samples, always together with the rule's plan, so that drifting clocks affect both. What looks best
+must then beat the rule's plan beyond run-to-run variation in runs that did not influence the
+choice.
+
+The quick search, of a second or two, tries neighbours of the rule's plan and the best of these
+together: the shipped table is made by it (tuning_grid.py). The thorough one moves from the plan of
+each file to its best neighbour, one name of the table after the other, and continues from there.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import multiprocessing
 import os
 import re
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -39,13 +43,17 @@ VALUES = {
     **{"LANES": (1, 2, 4, 8, 16, 32), "STREAMING": SWITCHED, "EVICT_LAST": SWITCHED},
     **{"PROGRAMMATIC": (), "LATE": ()},
 }
+# A quick search tries these multiples, and none of the hints for the L2: what they are worth shows
+# in the kernel that runs next, too.
+THREADS = (0.5, 0.75, 1.5, 2)
+HINTS = ("EVICT_LAST", "STREAMING", "PROGRAMMATIC")
 REACH = 3  # neighbours on either side, in addition to the other values of the table
 BATCH = 8  # trials that are timed together, or all values of one name
 FEW = 5  # samples in a first look
 FAR = 1.3  # a file is dropped if its best is slower than the overall best by this factor
-FINALISTS = 4
 WORTH = 0.002  # minimum gain per changed value, so that irrelevant changes are not kept
-CONFIRMED = 2
+GAIN = 1.005  # of a change that is tried together with another
+ENOUGH = 0.995  # of a copy: a quick search stops
 SPILLED = 128  # bytes of local memory per thread above which a trial is not timed
 PROCESSES = min(14, os.cpu_count() or 1)  # processes that compile
 
@@ -74,9 +82,13 @@ def knobs(header: Header) -> dict[str, list[str]]:
     return {name: cases for name, cases in found.items() if VALUES.get(name, True)}
 
 
-def values(name: str, cases: Sequence[str], own: int) -> list[int]:
+def values(name: str, cases: Sequence[str], own: int, thorough: bool = True) -> list[int]:
     """The alternatives to a name's current value: its neighbours and the plain numbers in its other
-    cases; for a switch, whose cases are 0, 1 or a condition and not 1 alone, the other value."""
+    cases; for a switch, whose cases are 0, 1 or a condition and not 1 alone, the other value. In a
+    quick search only the nearest on either side; two below for LANES, since fewer leave fewer of
+    them idle."""
+    if name == "THREADS" and not thorough:
+        return sorted({max(32, int(own * times) // 32 * 32) for times in THREADS} - {own})
     plain = {int(text) for text in cases if text.isdigit()}
     others = [text for text in cases if not text.isdigit()]
     conditions = all(re.search(r"[<>]|==|!=|&&|\|\|", text) for text in others)
@@ -86,7 +98,11 @@ def values(name: str, cases: Sequence[str], own: int) -> list[int]:
     around = VALUES.get(name, SWITCHED if decided else nearest)
     below = sorted(value for value in around if value < own)[-REACH:]
     above = sorted(value for value in around if value > own)[:REACH]
-    return sorted({*below, *above, *plain} - {own})
+    found = sorted({*below, *above, *plain} - {own})
+    if thorough:
+        return found
+    below = [value for value in found if value < own][-2 if name == "LANES" else -1 :]
+    return below + [value for value in found if value > own][:1]
 
 
 def changed(trial: str, name: str, value: int) -> str:
@@ -101,27 +117,62 @@ def worth(trial: str) -> float:
     return 1 + WORTH * len(split_trial(trial).changes)
 
 
+def neighbours(problem: Problem, gpu: Gpu, trial: str) -> list[str]:
+    """The trials that a quick search tries around another. Raises what `Kernel.at` raises."""
+    names = [name for name in knobs(load(trial).header) if name not in HINTS]
+    return [new for name in names for new in around(problem, gpu, trial, name, thorough=False)]
+
+
+def around(problem: Problem, gpu: Gpu, trial: str, name: str, thorough: bool) -> list[str]:
+    """The trials with another value for a name. In a thorough search, a changed number of threads
+    is also tried with the same number of resident blocks per SM, which changes the registers per
+    thread: the two may only help together."""
+    plan, contract = load(trial).at(problem, gpu).plan, load(trial).header
+    known = {"b": plan.block, **contract.numbers, **plan.macros}
+    known |= {key.upper(): value for key, value in plan.values.items()} if thorough else {}
+    if name not in known:
+        return []
+    others = values(name, knobs(contract)[name], known[name], thorough)
+    trials = [changed(trial, name, value) for value in others]
+    if thorough and name == "THREADS" and (resident := plan.macros.get("RESIDENT")):
+        trials += [changed(other, "RESIDENT", resident) for other in trials]
+    return trials
+
+
 # ---- the search -------------------------------------------------------------------------------
+
+
+def _build(trial: str, problem: Problem, gpu: Gpu) -> tuple:
+    """What tells a program and its launch from others. Raises `ValueError` if the header does not
+    accept the problem."""
+    plan = load(trial).at(problem, gpu).plan
+    return split_trial(trial).file, plan.options, tuple(plan.launch.items())
 
 
 @dataclass
 class Search:
-    """The search at one problem. `time(names, few)` returns the case of each name or raises
-    `Failure`; `reasons(trials)` says why some are not worth timing; `left()` returns the remaining
-    seconds; `say()` is called after each batch."""
+    """The search at one problem. The first of `starts` is the rule's plan. `time(problem, trials,
+    few)` returns the case of each trial or raises `Failure`; `reasons(problem, trials)` says why
+    some are not worth timing; `left()` returns the remaining seconds; `say()` is called after each
+    batch. A quick search tries the starts and the best of them together; a thorough one goes on."""
 
     problem: Problem
     gpu: Gpu
-    rule: str
-    starts: Sequence[str]  # files or trials to start from
-    time: Callable[[Sequence[str], int], dict[str, Timed]]
-    reasons: Callable[[Sequence[str]], dict[str, str]]
-    left: Callable[[], float]
+    starts: Sequence[str]
+    time: Callable[[Problem, Sequence[str], int], dict[str, Timed]]
+    reasons: Callable[[Problem, Sequence[str]], Mapping[str, str]]
+    thorough: bool = False
+    left: Callable[[], float] = lambda: math.inf
     say: Callable[[], None] = lambda: None
     scores: dict[str, float] = field(default_factory=dict)  # trial -> fraction of the rule's time
+    cases: dict[str, Timed] = field(default_factory=dict)  # of the last batch with each trial
     passed: Counter = field(default_factory=Counter)  # reason for skipping -> number of trials
-    _seen: set = field(default_factory=set)  # trials that were seen, and programs with their launch
+    _seen: set = field(default_factory=set)  # trials, and programs with their launch
     _longest: float = 0.0  # seconds of a batch
+
+    @property
+    def rule(self) -> str:
+        return self.starts[0]
 
     @property
     def best(self) -> str:
@@ -130,9 +181,12 @@ class Search:
     def run(self) -> None:
         """Search until no neighbour is better or the time is over. Raises `Failure` if the rule's
         plan cannot be timed."""
-        files = [*dict.fromkeys(split_trial(start).file for start in self.starts)]
-        self._try([start for start in (self.rule, *self.starts) if self._is_new(start)])
-        before = None
+        self._try(self._new(self.starts))
+        if not self.thorough:
+            if self.cases[self.rule].share < ENOUGH:
+                self._try(self._new(self._together()))
+            return
+        files, before = [*dict.fromkeys(split_trial(start).file for start in self.starts)], None
         while before != (before := [*map(self._of, files)]):
             for file in sorted(files, key=lambda file: self.scores.get(self._of(file), FAR)):
                 if self.scores.get(self._of(file), FAR) >= FAR * self.scores[self.best]:
@@ -146,98 +200,110 @@ class Search:
                         self._try(batch)
                         batch = []
 
-    def verdict(self) -> tuple[str, dict[str, Timed]] | None:
-        """The trial that beats the rule's plan beyond run-to-run variation, with the cases of both
-        and of the copy; None if there is none."""
-        better = [name for name in self.scores if name != self.rule and self.scores[name] < 1]
-        finalists = sorted(better, key=self._rank)[:FINALISTS]
-        cases = self._cases([self.rule, *finalists], 0) if finalists else {}
-        finalists = [name for name in finalists if name in cases]
-        if not finalists:
-            return None
-        best = min(finalists, key=lambda name: cases[name].median_us * worth(name))
-        for _ in range(CONFIRMED):
-            cases = self._cases([self.rule, best], 0)
-            if best not in cases or not samples.ratio(
-                cases[self.rule].samples_us, cases[best].samples_us
-            ).above(1):
+    def verdict(self, rounds: Sequence[int], finalists: int, least: float) -> str | None:
+        """The trial that is faster than the rule's plan by more than the factor `least` beyond
+        run-to-run variation, in each of some rounds of so many samples (0: the full protocol); None
+        if there is none. The first round chooses among the best `finalists`; `cases` has the last.
+        """
+        better = [t for t in self.scores if t != self.rule and self.scores[t] * least < 1]
+        chosen = sorted(better, key=self._rank)[:finalists]
+        for few in rounds:
+            cases = self._cases([self.rule, *chosen], few) if chosen else {}
+            chosen = [trial for trial in chosen if trial in cases]
+            chosen.sort(key=lambda trial: cases[trial].median_us * worth(trial))
+            chosen = chosen[:1]
+            if not chosen or not speedup(cases, self.rule, chosen[0]).above(least):
                 return None
-        return best, cases
+        return chosen[0] if chosen else None
 
     def _of(self, file: str) -> str:
         """The best trial of a file so far."""
-        own = [name for name in self.scores if split_trial(name).file == file]
+        own = [trial for trial in self.scores if split_trial(trial).file == file]
         return min(own, key=self._rank, default=file)
 
-    def _rank(self, name: str) -> float:
-        return self.scores[name] * worth(name)
+    def _rank(self, trial: str) -> float:
+        return self.scores[trial] * worth(trial)
 
     def _around(self, trial: str, name: str) -> list[str]:
-        """The trials with another value for one name that the header accepts. A changed number of
-        threads is also tried with the same number of resident blocks per SM, which changes the
-        registers per thread: the two may only help together."""
         try:
-            plan = load(trial).at(self.problem, self.gpu).plan
-        except ValueError:
+            return self._new(around(self.problem, self.gpu, trial, name, thorough=True))
+        except ValueError:  # the file does not accept the problem
             return []
-        contract = load(trial).header
-        known = {"b": plan.block, **contract.numbers, **plan.macros, **plan.values}
-        own = {name.upper() if name != "b" else name: value for name, value in known.items()}[name]
-        trials = [changed(trial, name, value) for value in values(name, knobs(contract)[name], own)]
-        if name == "THREADS" and (resident := plan.macros.get("RESIDENT")):
-            trials += [changed(other, "RESIDENT", resident) for other in trials]
-        return [new for new in trials if self._is_new(new)]
 
-    def _is_new(self, trial: str) -> bool:
-        """Whether a trial exists, and its program and launch were not tried before."""
-        if trial in self._seen:
-            return False
-        self._seen.add(trial)
-        try:
-            plan = load(trial).at(self.problem, self.gpu).plan
-        except (OSError, ValueError):
-            self.passed["header"] += 1
-            return False
-        program = split_trial(trial).file, plan.options, tuple(plan.launch.items())
-        new = program not in self._seen
-        self._seen.add(program)
-        return new
+    def _together(self) -> list[str]:
+        """The changes of two of the three best trials of the rule's file, in one."""
+        file = split_trial(self.rule).file
+        best = [t for t in sorted(self.scores, key=self.scores.get) if GAIN * self.scores[t] < 1]
+        changes = [dict(split_trial(t).changes) for t in best[:3] if t.startswith(f"{self.rule}-")]
+        found = []
+        for one, other in itertools.permutations(changes, 2):
+            both = {**other, **one}  # what both change is as in the first
+            if len(both) > len(one):
+                found.append(file + "".join(f"-{name}{value}" for name, value in both.items()))
+        return found
+
+    def _new(self, trials: Iterable[str]) -> list[str]:
+        """The trials that exist, and whose program and launch were not tried before."""
+        found = []
+        for trial in trials:
+            if trial in self._seen:
+                continue
+            self._seen.add(trial)
+            try:
+                build = _build(trial, self.problem, self.gpu)
+            except (OSError, ValueError):
+                self.passed["header"] += 1
+                continue
+            if build not in self._seen:
+                self._seen.add(build)
+                found.append(trial)
+        return found
 
     def _try(self, trials: Sequence[str]) -> None:
         """Take a first look at some trials, together with the rule's plan."""
+        if not trials:
+            return
         began, timed_before = self.left(), bool(self.scores)
-        reasons = self.reasons(trials)
+        reasons = self.reasons(self.problem, trials)
         if reasons.get(self.rule):
             raise Failure(reasons[self.rule], self.rule)
         self.passed.update(reason.partition(":")[0] for reason in reasons.values() if reason)
         rest = [trial for trial in trials if not reasons.get(trial) and trial != self.rule]
         cases = self._cases([self.rule, *rest], FEW)
         own = cases[self.rule].median_us
-        timed = {name: cases[name].median_us / own for name in cases if name != bench.COPY}
-        self.scores.update(timed)
+        self.scores.update((trial, case.median_us / own) for trial, case in cases.items())
         if timed_before:  # the first batch also starts the processes
             self._longest = max(self._longest, began - self.left())
         self.say()
 
-    def _cases(self, names: Sequence[str], few: int) -> dict[str, Timed]:
+    def _cases(self, trials: Sequence[str], few: int) -> dict[str, Timed]:
         """The cases of the trials that can be timed and are right, the rule's plan first."""
         try:
-            cases = self.time(names, few)
-            return {name: cases[name] for name in (*names, bench.COPY) if name in cases}
+            cases = self.time(self.problem, trials, few)
+            found = {trial: cases[trial] for trial in trials}
+            self.cases.update(found)
+            return found
         except Failure as failure:
-            rule, *trials = names
-            if failure.culprit in trials:
-                self.passed["wrong or failed"] += 1
-                self.scores.pop(failure.culprit, None)
-                return self._cases([name for name in names if name != failure.culprit], few)
-            if failure.culprit or not trials:
+            rule, *others = trials
+            if failure.culprit in others:
+                self._pass_over(failure.culprit)
+                return self._cases([t for t in trials if t != failure.culprit], few)
+            if failure.culprit or not others:
                 raise
         # If a process ended, no trial is named: each is timed alone.
-        if len(trials) == 1:
-            self.passed["wrong or failed"] += 1
-            self.scores.pop(trials[0], None)
+        if len(others) == 1:
+            self._pass_over(others[0])
             return self._cases([rule], few)
-        return {k: v for one in trials for k, v in self._cases([rule, one], few).items()}
+        return {k: v for one in others for k, v in self._cases([rule, one], few).items()}
+
+    def _pass_over(self, trial: str) -> None:
+        self.passed["wrong or failed"] += 1
+        self.scores.pop(trial, None)
+
+
+def speedup(cases: Mapping[str, Timed], rule: str, trial: str) -> samples.Estimate:
+    """How many times as fast as the rule's plan a trial is."""
+    return samples.ratio(cases[rule].samples_us, cases[trial].samples_us)
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------

@@ -41,8 +41,7 @@ class Machine:
             raise KeyboardInterrupt
         if problem.rows == self.fails:
             raise Failure("out of memory", names[0])
-        self.time.where = problem
-        return self.time(names, few)
+        return self.time(problem, names, few)
 
     def close(self) -> None: ...
 

@@ -17,7 +17,7 @@ from helpers.catalogue.store import REFERENCE_GPU
 from helpers.catalogue.tuned import Tuned, shipped_plans, tuned_table
 from helpers.commands.campaigns import tuned as campaign
 from helpers.measure import bench
-from helpers.measure.tuning_grid import SIZES, WORTH, grid, neighbours
+from helpers.measure.tuning_grid import SIZES, WORTH, grid, starts
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from tests.helpers.test_tuning import MadeUp
@@ -116,20 +116,10 @@ def table(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: Tuned) -> None:
 # ---- how it is made -----------------------------------------------------------------------------
 
 
-class Clock(MadeUp):
-    """Times at any problem; nothing that another process would do."""
-
-    def __call__(self, problem, names, few):
-        self.where = problem
-        return super().__call__(names, few)
-
-    def close(self) -> None: ...
-
-
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
     """A GPU, whose times a test sets."""
-    made = Clock(lambda plan: 100.0, PROBLEM)
+    made = MadeUp(lambda plan: 100.0)
     calls = {"__call__": lambda *_: {}, "begin": lambda *_: None, "close": lambda self: None}
     cells = [cell for cell in grid() if cell.problem.cols == 3072 and cell.problem.itemsize == 2]
     for module, name, replacement in (
@@ -183,6 +173,6 @@ def test_a_gain_within_the_noise_is_none(machine) -> None:
 
 def test_hints_for_the_cache_are_not_tried() -> None:
     """They gain in this benchmark what they cost the next kernel."""
-    trials = neighbours(PROBLEM, H200)
+    trials = starts(PROBLEM, H200)
     assert trials[0] == "08_cluster" and any("THREADS" in trial for trial in trials)
     assert not any(name in trial for trial in trials for name in ("EVICT", "STREAMING"))

@@ -26,7 +26,7 @@ from ...measure.tuning_grid import (
     GridPoint,
     drawn,
     grid,
-    neighbours,
+    starts,
     tuned,
     with_and_without,
 )
@@ -71,14 +71,11 @@ def tune(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compil
 
     def prepare(count: int) -> None:
         for _, point in zip(range(count), ahead, strict=False):
-            compilers.begin(point.problem, neighbours(point.problem, this.gpu))
+            compilers.begin(point.problem, starts(point.problem, this.gpu))
 
     def work(point: GridPoint) -> Tuned:
         prepare(1)
-        trials = neighbours(point.problem, this.gpu)
-        refused = compilers(point.problem, trials)
-        trials = [trials[0], *(trial for trial in trials[1:] if not refused.get(trial))]
-        return tuned(point, trials, this, timer, compilers)
+        return tuned(point, this, timer, compilers)
 
     def keep(point: GridPoint, line: Tuned) -> Iterator[str]:
         nonlocal known
