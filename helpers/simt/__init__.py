@@ -31,7 +31,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     operations           a folder: what each arithmetic opcode computes
     dataflow             what is known of registers before a run
     polling              loops that wait for another thread
-    unrolling            loops that the assembler unrolls, and the order of their rounds
+    unrolling            loops that the assembler may unroll
     stores               what is stored to global memory, and where
     memory               a folder: global, shared and local memory, copies on their way, mbarriers
     context              a kernel with its registers and memories
@@ -64,10 +64,10 @@ calls `load` with the lanes that run, and `load` GlobalMemory.load, which counts
 What it indexes is a copy: arguments.parameter_bytes has GlobalMemory.allocate make one of each
 array, and write_back brings back what was stored.
 
-Requests, sectors, wavefronts and bank conflicts of global and shared memory are those of an H200,
-of loops that lanes of a warp leave one after another too, as far as it is known how ptxas unrolls
-them: of the others a report says how many requests more there may be (Trace.more), and of each
-counter whether it is exact (Trace.standing). Results agree to a few ulp.
+Requests, sectors, wavefronts and bank conflicts of global and shared memory are those of an H200.
+Of a loop that lanes of a warp leave one after another and that ptxas may unroll, a report says how
+many requests more there may be (Trace.more), and of each counter whether it is exact
+(Trace.standing). Results agree to a few ulp.
 
 What a load gives that nobody may rely on (unwritten or racing bytes, a shuffle from a lane that is
 not there) is a finding when it is used: stored where others see it, as an address, or to decide a

@@ -30,7 +30,7 @@ from .memory.shared import SharedMemory
 from .polling import guarded_loads, hands_over, polling_loops
 from .ptx_types import cleared
 from .suspicion import Suspicion
-from .unrolling import uncertain_loops
+from .unrolling import unrolled_loops
 from .watch import Watch
 
 # Where functions are, by their number: no array is there.
@@ -68,7 +68,7 @@ class Context:
         self.lines = {place: Counters() for place in places}
         # Of loops that may be unrolled, how often lanes of a warp parted at their end; of lines,
         # how many requests more there may be for it.
-        self.parted = dict.fromkeys(uncertain_loops(kernel), 0)
+        self.parted = dict.fromkeys(unrolled_loops(kernel), 0)
         self.more: Counter[tuple[str, int]] = Counter()
         self.uncounted = Counters()  # of accesses that the hardware serves in other ways
         # Arithmetic knows nothing of a launch but its registers: a later one goes on with both.

@@ -1,5 +1,5 @@
 """What a launch asked of the memory system, counted as Nsight Compute counts it (but see __init__
-and unrolling.py: where ptxas unrolls a loop in a way not known, there may be more requests).
+and unrolling.py: where ptxas unrolls a loop, there may be more requests).
 
 A *request* is one memory instruction of one warp with at least one active lane. A *sector* is an
 aligned piece of 32 bytes, the unit in which the L1 cache asks the L2 for data; a request costs as
@@ -39,7 +39,8 @@ OF_PTX = ("warp_instructions", "branches", "divergent_branches")
 @dataclass(frozen=True)
 class Standing:
     """How a count stands to that of the hardware: "exact"; "bounded", with how many `more` there
-    may be there; "at least"; "of PTX", which the hardware does not execute; or "not compared"."""
+    may be there; "at least"; "approximate"; "of PTX", which the hardware does not execute; or "not
+    compared"."""
 
     word: str
     more: int = 0

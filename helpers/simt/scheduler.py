@@ -10,7 +10,6 @@ another thread has stored something there, let all others go first: blocks and w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +20,13 @@ from .context import Context
 from .geometry import Batch
 from .groups import Groups
 from .hardware import WARP
-from .instructions import Function, Instruction, Label, PtxKernel, Register, UnsupportedPTX
+from .instructions import Function, Instruction, Label, PtxKernel, UnsupportedPTX
 from .lanes import Lanes, Step
 from .operands import Reader, predicate_reader, reader
 from .polling import Poll
 from .spreading import follow
 from .translate import translate
-from .unrolling import MEMORY, MORE, Loop, order, ragged, uncertain_loops, unrolled_loops
+from .unrolling import MEMORY, MORE, unrolled_loops
 
 SPINS = 32  # rounds of a loop that polls, before it lets others go first
 STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anything
@@ -49,29 +48,6 @@ class BasicBlock:
     table: tuple[Reader, list[int]] | None = None  # of a switch: the case, basic block of each
     call: Site | None = None  # it ends in a call of a function that stays one
     leaves: Function | None = None  # it ends in the return of such a function
-    unrolled: Unrolled | None = None  # the block is a loop of itself that the assembler unrolls
-
-
-@dataclass(frozen=True)
-class Unrolled:
-    """A loop of one basic block, and what it counts, as the threads have it."""
-
-    loop: Loop
-    counter: Reader
-    bound: Reader
-
-    def masks(self, lanes: Lanes, most: int) -> Iterator[np.ndarray] | None:
-        """Which of the lanes run, round by round, if lanes of a warp make different numbers of
-        rounds and none more than `most`."""
-        values = self.counter(), self.bound()
-        if len(values[0]) == len(values[1]) == 1:
-            return None
-        wide = [np.broadcast_to(one, lanes.mask.shape).astype(np.int64) for one in values]
-        start, bound = (np.where(lanes.mask, one, one[lanes.mask.argmax()]) for one in wide)
-        rounds = self.loop.rounds(start, bound)
-        if rounds is None or not ragged(lanes.mask, rounds) or rounds.max() > most:
-            return None
-        return order(lanes.mask, rounds, self.loop.past(start, bound))
 
 
 class Hang(Exception):
@@ -115,12 +91,6 @@ def basic_blocks(context: Context, barriers: Barriers, calls: Calls | None) -> l
             block.branch = last
             block.guard = predicate_reader(context, last) if last.guard else None
             block.poll = context.polls.get(last.number)
-            loop = unrolled_loops(kernel).get(last.number)
-            if loop and block.poll is None and targets == [len(blocks)]:
-                sources = Register(loop.counter), loop.bound
-                block.unrolled = Unrolled(
-                    loop, *(reader(context, one, loop.kind) for one in sources)
-                )
             if last.opcode == "brx":
                 block.table = reader(context, last.operands[0], "u32"), targets
             elif targets:
@@ -209,22 +179,18 @@ def run_batch(
         whole = not waiting and not parked and not polling
         if lanes is None or lanes.mask is not mask or lanes.whole != whole:
             lanes = Lanes(mask, whole)
-        current, before = number, -1
+        current = number
         # Straight on, as long as no other group waits at or before the next basic block.
         while True:
             block = code_blocks[current]
             if block.size > budget and not endless:
                 last = context.kernel.instructions[block.first + max(budget, 0)]
                 raise Hang(last, lanes.mask, _explain_limit(instruction_limit))
-            masks = None
-            if block.unrolled and before != current:
-                masks = block.unrolled.masks(lanes, budget // block.size)
-            if masks is not None:
-                size = _run_rounds(context, block, masks, executed, current)
-            else:
-                size = _run_steps(context, block, lanes, executed, current)
-            budget -= size
-            before = current
+            executed[current] += lanes.warps
+            for step in block.steps:
+                step(lanes)
+            context.clock += block.size
+            budget -= block.size
             if block.waits:
                 passing = barriers.arrive(lanes, current)
                 if passing is None:
@@ -243,7 +209,7 @@ def run_batch(
             if block.table:
                 _switch(context, block, lanes, waiting)
                 break
-            taken, staying = _branch(context, block, lanes) if masks is None else (None, lanes.mask)
+            taken, staying = _branch(context, block, lanes)
             if context.watch.follow and taken is not None and block.target is None:
                 context.watch.event("end", block.branch, taken)
             if taken is not None and block.target in range(current + 1):
@@ -278,34 +244,6 @@ def run_batch(
                 break
             current = following
     context.end_batch()
-
-
-def _run_steps(
-    context: Context, block: BasicBlock, lanes: Lanes, executed: list[int], number: int
-) -> int:
-    """Run a basic block; how many instructions that were."""
-    executed[number] += lanes.warps
-    for step in block.steps:
-        step(lanes)
-    context.clock += block.size
-    return block.size
-
-
-def _run_rounds(
-    context: Context,
-    block: BasicBlock,
-    masks: Iterator[np.ndarray],
-    executed: list[int],
-    number: int,
-) -> int:
-    """Run a loop of one basic block to its end, as the assembler has unrolled it."""
-    size, together = 0, None
-    for mask in masks:
-        if together is None or together.mask is not mask:
-            together = Lanes(mask)
-        size += _run_steps(context, block, together, executed, number)
-        _branch(context, block, together)
-    return size
 
 
 def _explain_limit(limit: int) -> str:
@@ -391,7 +329,7 @@ def count_instructions(
     for block, warps in zip(code_blocks, executed, strict=True):
         for instruction in context.kernel.instructions[block.first : block.first + block.size]:
             context.tally_of(instruction).warp_instructions += warps
-    for branch, numbers in uncertain_loops(context.kernel).items():
+    for branch, numbers in unrolled_loops(context.kernel).items():
         for instruction in context.kernel.instructions[numbers.start : numbers.stop]:
             if instruction.opcode in MEMORY and not {"local", "param"} & {*instruction.modifiers}:
                 more = MORE * context.parted[branch]

@@ -54,7 +54,7 @@ class Trace:
     events: list[Event] = field(default_factory=list)  # of the followed blocks, as they ran
     printed: str = ""  # by printf, block after block
     # How many requests more the hardware may make, per (file, source line), of the lines whose
-    # loops ptxas may unroll in a way that is not known: see unrolling.py.
+    # loops ptxas may unroll: see unrolling.py.
     more: dict[tuple[str, int], int] = field(default_factory=dict)
     # Lines of shared memory that the assembler may predicate: there may be more requests too.
     predicated: frozenset[tuple[str, int]] = frozenset()
@@ -112,7 +112,7 @@ class Trace:
         if requests and name in SHARED_METRICS and counted & self.predicated:
             return Standing("at least")
         if more := sum(self.more.get(place, 0) for place in counted):
-            return Standing("bounded", more) if requests else Standing("at least")
+            return Standing("bounded", more) if requests else Standing("approximate")
         return Standing("exact")
 
     def _stands(self) -> list[str]:
@@ -129,7 +129,9 @@ class Trace:
             if one.word == "bounded"
         ]
         least = [name for name, one in standing.items() if one.word == "at least"]
+        about = [name for name, one in standing.items() if one.word == "approximate"]
         said = (("exact", exact), ("bounded", bounded), ("at least so many", least))
+        said += (("approximate", about),)
         parts = "; ".join(f"{word}: {', '.join(names)}" for word, names in said if names)
         return [f"beside Nsight Compute on an H200, {parts}"] if parts else []
 

@@ -1,7 +1,7 @@
 """Ragged loops on the machine and on an H200.
 
-The requests of the loops that ptxas is known to unroll are equal; of the others no more than the
-report says are missing.
+Where ptxas may unroll a loop, no more requests are missing than the report says; elsewhere the
+counts are equal.
 """
 
 import json
@@ -21,7 +21,8 @@ COUNTED = json.loads(PATH.read_text()) if PATH.exists() else {}
 measured = pytest.mark.skipif(
     not COUNTED, reason="no tests/data/ragged_h200.json: run tests.hardware.counters ragged"
 )
-MAY_BE_MORE = {"some_of_them"}  # a branch in the loop: ptxas predicates it, and then unrolls
+# Written as not to be unrolled, with a step that is no constant, long, or with a second way out.
+NEVER = {"block_sum", "as_written", "by_two", "by_eight", "find_first", "long_body"}
 
 
 @cache
@@ -61,11 +62,11 @@ def test_a_ragged_loop_counts_as_on_the_hardware(number: int) -> None:
     case, seen = ragged()[number], COUNTED["ragged"][number]["metrics"]
     trace, _ = run(case)
     more = sum(trace.more.values())
-    assert bool(more) <= (case.kernel.name in MAY_BE_MORE)
+    assert not (more and case.kernel.name in NEVER)
     for name, metric in counters.COMPARED_METRICS.items():
         counted = getattr(trace.counters, name)
         if more:
-            assert counted <= seen[metric] <= 2 * counted, name  # of sectors no more is known
-            assert "requests" not in name or seen[metric] <= counted + more
+            if "requests" in name:  # of sectors no more is known
+                assert counted <= seen[metric] <= counted + more, name
         else:
             assert counted == seen[metric], name
