@@ -158,7 +158,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 
 softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
     extern __shared__ uint4 ring[];
-    __shared__ alignas(8) float2 letters[senders];         // (max, sum) of every warp of the row
+    __shared__ alignas(8) float2 messages[senders];         // (max, sum) of every warp of the row
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
     const int rank = blockIdx.x % CLUSTER;
     const int clusters = gridDim.x / CLUSTER;
@@ -196,23 +196,23 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         // ---- exchange: the row that is here -----------------------------------------------------
         if (writes) {
             // As in 08_cluster.cu: a warp sends its pair to all blocks, and waits for all pairs.
-            // Nobody sends before all blocks have started, or have read the letters of the row
+            // Nobody sends before all blocks have started, or have read the messages of the row
             // before: they have arrived.
-            const float2 letter = warp_pair(thread_max, sum);
+            const float2 message = warp_pair(thread_max, sum);
             cluster_wait();
-            if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
+            if (lane < CLUSTER) send(message, &messages[rank * warps + warp], &all_arrived, lane);
             mbarrier_wait(&all_arrived, parity);
             parity ^= 1;
             if (threadIdx.x == 0) mbarrier_expect(&all_arrived, 8 * senders);  // of the next row
 
             row_max = lowest;
 #pragma unroll
-            for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, letters[i].x);
+            for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, messages[i].x);
             row_max = warp_max(row_max);
             float row_sum = 0.0f;
 #pragma unroll
             for (int i = lane; i < senders; i += 32)
-                row_sum += letters[i].y * fast_exp(letters[i].x - row_max);
+                row_sum += messages[i].y * fast_exp(messages[i].x - row_max);
             scale = 1.0f / warp_sum(row_sum);
             if (more) {
                 fence_release_shared();

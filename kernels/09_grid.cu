@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Idea:     many blocks of one launch share a row, more than a cluster can hold; they agree by
-//           letters in global memory, where one 8-byte store is both the data and the signal.
+//           messages in global memory, where one 8-byte store is both the data and the signal.
 // Row:      BLOCKS blocks
 // Build:    few_packs    = 11 when rows > 1
 //                        | 8 when cols > 1048576
@@ -28,14 +28,14 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
 // Reads:    1 read + 1 write
-// Wastes:   a letter takes longer than the bytes of 32000 columns; of many long rows, each waits
-//           for its letters while its multiprocessors load nothing.
+// Wastes:   a message takes longer than the bytes of 32000 columns; of many long rows, each waits
+//           for its messages while its multiprocessors load nothing.
 // Measured: 5.94 us, 0.63 of a copy at 1 x 1048576 (H200, 2026-11-27)
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. The workspace must hold
 // zeros before the first launch, and every launch leaves zeros behind; one that was aborted leaves
-// letters, which the next would take for its own: fill it with zeros again. Launches that may run
+// messages, which the next would take for its own: fill it with zeros again. Launches that may run
 // at the same time, on two streams, need a workspace each. Measured with -ftz=true, as CuPy
 // compiles.
 
@@ -83,7 +83,7 @@ __device__ __forceinline__ void wait_for_previous_grid()
 // ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Letter* workspace)
+softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Message* workspace)
 {
     __shared__ float2 pairs[warps];
     __shared__ float2 row_pair;
@@ -93,7 +93,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
     const int packs = cols / width;
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
-    // touch x or boxes before that is done. The next grid may start once every block of this one
+    // touch x or slots before that is done. The next grid may start once every block of this one
     // is here or has ended: so it takes no room that a block of this one needs.
     if (PROGRAMMATIC) {
         launch_dependents();
@@ -141,41 +141,42 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
         __syncthreads();
 
         // ---- exchange ---------------------------------------------------------------------------
-        // One warp writes this block's letter into the box of every block. These boxes serve no
+        // One warp writes this block's message into its slot at every block. These slots serve no
         // other row, so nothing has to be waited for before writing.
         if (warp == 0) {
-            Letter* boxes = workspace + (long long)row * BLOCKS * BLOCKS;
-            const Letter letter = letter_of(merge_pairs(pairs, warps));
+            Message* slots = workspace + (long long)row * BLOCKS * BLOCKS;
+            const Message message = message_of(merge_pairs(pairs, warps));
             for (int to_block = lane; to_block < BLOCKS; to_block += 32)
-                store_relaxed(boxes + to_block * BLOCKS + member, letter);
+                store_relaxed(slots + to_block * BLOCKS + member, message);
 
-            // It reads this block's box until all letters are there, empties it for the next
-            // launch, and merges them. If all warps looked, their loads would hold up the letters.
-            Letter* own_box = boxes + member * BLOCKS;
+            // It reads this block's slots until all messages are there, empties them for the next
+            // launch, and merges them. If all warps looked, their loads would hold up the messages.
+            Message* own_slots = slots + member * BLOCKS;
             constexpr int rounds = (BLOCKS + 31) / 32;
-            Letter letters[rounds];
+            Message messages[rounds];
             for (bool waits = true; waits;) {
                 waits = false;
 #pragma unroll
                 for (int i = 0; i < rounds; ++i) {
-                    letters[i] = letter_of(make_float2(lowest, 0.0f));  // no such block
-                    if (lane + 32 * i < BLOCKS) letters[i] = load_relaxed(own_box + lane + 32 * i);
+                    messages[i] = message_of(make_float2(lowest, 0.0f));  // no such block
+                    if (lane + 32 * i < BLOCKS)
+                        messages[i] = load_relaxed(own_slots + lane + 32 * i);
                 }
 #pragma unroll
-                for (int i = 0; i < rounds; ++i) waits = waits || !letters[i];
+                for (int i = 0; i < rounds; ++i) waits = waits || !messages[i];
             }
             __syncwarp();
             float largest = lowest;
 #pragma unroll
             for (int i = 0; i < rounds; ++i) {
-                if (lane + 32 * i < BLOCKS) store_relaxed(own_box + lane + 32 * i, 0);
-                largest = fmaxf(largest, pair_of(letters[i]).x);
+                if (lane + 32 * i < BLOCKS) store_relaxed(own_slots + lane + 32 * i, 0);
+                largest = fmaxf(largest, pair_of(messages[i]).x);
             }
             largest = warp_max(largest);
             float row_sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < rounds; ++i)
-                row_sum += pair_of(letters[i]).y * fast_exp(pair_of(letters[i]).x - largest);
+                row_sum += pair_of(messages[i]).y * fast_exp(pair_of(messages[i]).x - largest);
             row_sum = warp_sum(row_sum);
             if (lane == 0) row_pair = make_float2(largest, row_sum);
         }

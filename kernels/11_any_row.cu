@@ -69,7 +69,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
                 long long x_stride, long long y_stride)
 {
-    __shared__ alignas(8) float2 letters[senders];         // a pair of every warp of the row
+    __shared__ alignas(8) float2 messages[senders];         // a pair of every warp of the row
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
     const int rank = blockIdx.x % CLUSTER;
     const int warp = threadIdx.x / 32;
@@ -123,16 +123,16 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
 
     // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's pair to block r: see 08_cluster.cu.
-    const float2 letter = warp_pair(thread_max, sum);
+    const float2 message = warp_pair(thread_max, sum);
     if (CLUSTER == 1) {
-        if (lane == 0) letters[warp] = letter;
+        if (lane == 0) messages[warp] = message;
         __syncthreads();
     } else {
         cluster_wait();
-        if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
+        if (lane < CLUSTER) send(message, &messages[rank * warps + warp], &all_arrived, lane);
         mbarrier_wait(&all_arrived);
     }
-    const float2 row_pair = merge_pairs(letters, senders);
+    const float2 row_pair = merge_pairs(messages, senders);
     const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 
     // ---- write ----------------------------------------------------------------------------------

@@ -224,13 +224,13 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
               const unsigned char* __restrict__ mask, int mask_rows, int mask_repeat, float p,
               unsigned long long seed, unsigned long long offset)
 {
-    __shared__ alignas(8) float2 letters[ROWS][senders];   // a pair of every warp of a row
+    __shared__ alignas(8) float2 messages[ROWS][senders];   // a pair of every warp of a row
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
     const int rank = blockIdx.x % CLUSTER;
     const int thread = threadIdx.x % THREADS;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    float2* own = letters[threadIdx.x / THREADS];  // those of the thread's row
+    float2* own = messages[threadIdx.x / THREADS];  // those of the thread's row
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
@@ -272,15 +272,15 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
             sum += e;
             if (!LOG) v[k][c] = e;
         }
-    const float2 letter = warp_pair(thread_max, sum);
+    const float2 message = warp_pair(thread_max, sum);
 
     // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's pair to block r: see 08_cluster.cu. A row of one warp sends none.
     if (CLUSTER == 1) {
-        if (senders > 1 && lane == 0) own[warp] = letter;
+        if (senders > 1 && lane == 0) own[warp] = message;
     } else {
         cluster_wait();
-        if (lane < CLUSTER) send(letter, &own[rank * warps + warp], &all_arrived, lane);
+        if (lane < CLUSTER) send(message, &own[rank * warps + warp], &all_arrived, lane);
     }
 
     const Dropout dropout = {p, (unsigned)row, seed, offset};
@@ -301,7 +301,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     if (CLUSTER > 1) mbarrier_wait(&all_arrived);
     if (CLUSTER == 1 && senders > 1) __syncthreads();
 
-    const float2 row_pair = senders > 1 ? merge_pairs(own, senders) : letter;
+    const float2 row_pair = senders > 1 ? merge_pairs(own, senders) : message;
 
     // ---- write ----------------------------------------------------------------------------------
     const Store store = {

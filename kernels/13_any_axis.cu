@@ -152,7 +152,7 @@ struct Shared {
     alignas(16) float column_max[tiles * TILE];
     alignas(16) float column_scale[tiles * TILE];  // 1 / sum of e^(x - column_max)
     alignas(8) float2 pairs[CLUSTER > 1 ? TILE : 1];  // a pair of the block, for each column
-    alignas(8) float2 letters[CLUSTER > 1 ? CLUSTER * TILE : 1];  // those of all blocks
+    alignas(8) float2 messages[CLUSTER > 1 ? CLUSTER * TILE : 1];  // those of all blocks
     alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
 };
 
@@ -179,7 +179,7 @@ __device__ __forceinline__ void get(float* to, const float* array, unsigned plac
 }
 
 // Puts the pairs of the tile's columns together, `lanes` lanes a column: those of the block's
-// threads, then by letters those of the cluster's blocks.
+// threads, then by messages those of the cluster's blocks.
 __device__ __forceinline__ void merge(Shared& shared, int rank)
 {
     const int lane = threadIdx.x % lanes;
@@ -206,12 +206,12 @@ __device__ __forceinline__ void merge(Shared& shared, int rank)
     }
     if (CLUSTER == 1) return;
 
-    // Neighbouring lanes send neighbouring letters to one block.
+    // Neighbouring lanes send neighbouring messages to one block.
     __syncthreads();
     cluster_wait();
     for (int i = threadIdx.x; i < CLUSTER * TILE; i += THREADS) {
         const int c = i % TILE;
-        send(shared.pairs[c], &shared.letters[rank * TILE + c], &shared.all_arrived, i / TILE);
+        send(shared.pairs[c], &shared.messages[rank * TILE + c], &shared.all_arrived, i / TILE);
     }
     mbarrier_wait(&shared.all_arrived);
     for (int begin = 0; begin < TILE; begin += THREADS / lanes) {
@@ -219,12 +219,12 @@ __device__ __forceinline__ void merge(Shared& shared, int rank)
         float largest = lowest, sum = 0.0f;
 #pragma unroll
         for (int block = lane; block < CLUSTER; block += lanes)
-            largest = fmaxf(largest, shared.letters[block * TILE + c].x);
+            largest = fmaxf(largest, shared.messages[block * TILE + c].x);
         largest = warp_max<lanes>(largest);
 #pragma unroll
         for (int block = lane; block < CLUSTER; block += lanes) {
-            const float2 letter = shared.letters[block * TILE + c];
-            sum += letter.y * fast_exp(letter.x - largest);
+            const float2 message = shared.messages[block * TILE + c];
+            sum += message.y * fast_exp(message.x - largest);
         }
         sum = warp_sum<lanes>(sum);
         shared.column_max[c] = largest;

@@ -90,7 +90,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
                  int cols, float scale, float p, unsigned long long seed,
                  unsigned long long offset)
 {
-    __shared__ alignas(16) float4 letters[senders];        // what every warp of the row found
+    __shared__ alignas(16) float4 messages[senders];        // what every warp of the row found
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
     const int rank = blockIdx.x % CLUSTER;
     const int thread = threadIdx.x % THREADS;
@@ -153,29 +153,29 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     dot = warp_sum(dot);
 
     // ---- exchange -------------------------------------------------------------------------------
-    // Lane r sends the warp's letter to block r: see 08_cluster.cu. A row of one warp sends none.
+    // Lane r sends the warp's message to block r: see 08_cluster.cu. A row of one warp sends none.
     float row_max = warps_max;
     if (senders > 1) {
-        const float4 letter = make_float4(warps_max, sum, dot, 0.0f);
+        const float4 message = make_float4(warps_max, sum, dot, 0.0f);
         if (CLUSTER == 1) {
-            if (lane == 0) letters[warp] = letter;
+            if (lane == 0) messages[warp] = message;
             __syncthreads();
         } else {
             cluster_wait();
             if (lane < CLUSTER)
-                send(letter, &letters[rank * warps + warp], &all_arrived, lane);
+                send(message, &messages[rank * warps + warp], &all_arrived, lane);
             mbarrier_wait(&all_arrived);
         }
         if (FROM_X) {
             row_max = lowest;
 #pragma unroll
-            for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, letters[i].x);
+            for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, messages[i].x);
             row_max = warp_max(row_max);
         }
         sum = dot = 0.0f;
 #pragma unroll
         for (int i = lane; i < senders; i += 32) {
-            const float4 other = letters[i];
+            const float4 other = messages[i];
             float weight = 1.0f;
             if (FROM_X) weight = fast_exp(other.x - row_max);
             if (FROM_X) sum += other.y * weight;

@@ -74,7 +74,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
               float* __restrict__ loss, float* __restrict__ statistics, int rows, int cols,
               long long ignore_index, float smoothing, float z_loss)
 {
-    __shared__ alignas(16) float4 letters[senders];        // what every warp of the row found
+    __shared__ alignas(16) float4 messages[senders];        // what every warp of the row found
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
     const int rank = blockIdx.x % CLUSTER;
     const int warp = threadIdx.x / 32;
@@ -140,27 +140,27 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     total = warp_sum(total);
 
     // ---- exchange -------------------------------------------------------------------------------
-    // Every warp sends its letter to the first block, whose first warp ends the row.
-    const float4 letter = make_float4(top, sum, total, 0.0f);
+    // Every warp sends its message to the first block, whose first warp ends the row.
+    const float4 message = make_float4(top, sum, total, 0.0f);
     if (CLUSTER == 1) {
-        if (lane == 0) letters[warp] = letter;
+        if (lane == 0) messages[warp] = message;
         __syncthreads();
     } else {
         cluster_wait();
-        if (lane == 0) send(letter, &letters[rank * warps + warp], &all_arrived, 0);
+        if (lane == 0) send(message, &messages[rank * warps + warp], &all_arrived, 0);
         if (rank == 0) mbarrier_wait(&all_arrived);
     }
     if (rank > 0 || warp > 0) return;
 
     float row_max = lowest;
 #pragma unroll
-    for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, letters[i].x);
+    for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, messages[i].x);
     row_max = warp_max(row_max);
     sum = total = 0.0f;
 #pragma unroll
     for (int i = lane; i < senders; i += 32) {
-        sum += letters[i].y * fast_exp(letters[i].x - row_max);
-        total += letters[i].z;
+        sum += messages[i].y * fast_exp(messages[i].x - row_max);
+        total += messages[i].z;
     }
     sum = warp_sum(sum);
     total = warp_sum(total);

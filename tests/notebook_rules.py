@@ -247,7 +247,7 @@ def of_links_between(path: Path, glossary: Path) -> Iterator[str]:
 # What stands in the glossary and is nobody's everyday word.
 TERMS = """alignment; asynchronous copy; bank; barrier; bfloat16; block; butterfly; coalesced;
 cooperative launch; distributed shared memory; divergence; DRAM; fence; grid; L1; L2; lane; latency;
-local memory; mailbox; mbarrier; occupancy; online softmax; persistent; pointer; PTX; register;
+local memory; mbarrier; occupancy; online softmax; persistent; pointer; PTX; register;
 request; SASS; sector; shared memory; shuffle; SIMT machine; SM; spill; stall; cluster;
 tree reduction; ulp; warp; wavefront"""
 TERMS = [" ".join(term.split()) for term in TERMS.split(";")]

@@ -348,11 +348,11 @@ def sent_to_the_living(shape: Shape) -> Condition:
     return Condition("nothing is sent to a block that may not have started", complaint)
 
 
-# ---- letters ----------------------------------------------------------------------------------
+# ---- messages ----------------------------------------------------------------------------------
 
 
-def waits_for_letters() -> Condition:
-    """Blocks of the SIMT machine keep step, so that a letter is there when it is looked for. A
+def waits_for_messages() -> Condition:
+    """Blocks of the SIMT machine keep step, so that a message is there when it is looked for. A
     block whose neighbours never start must wait for ever, and look again and again."""
 
     def complaint(attempt: Attempt) -> str:
@@ -366,8 +366,8 @@ def waits_for_letters() -> Condition:
     return Condition("a block waits for what the others write, however late they are", complaint)
 
 
-def empties_boxes(shapes: tuple[Shape, ...], received: list[int], sent: list[int]) -> Condition:
-    """Of a row, block 0 empties the boxes `received` and leaves letters in those of `sent`."""
+def empties_slots(shapes: tuple[Shape, ...], received: list[int], sent: list[int]) -> Condition:
+    """Of a row, block 0 empties the slots `received` and leaves messages in those of `sent`."""
 
     def complaint(attempt: Attempt) -> str:
         for shape in shapes:
@@ -378,29 +378,29 @@ def empties_boxes(shapes: tuple[Shape, ...], received: list[int], sent: list[int
             if left := int(np.count_nonzero(values[-1].view(np.uint64))):
                 rows, cols = shape
                 return (
-                    f"At {rows} x {cols}, {counted(left, 'letter')} {are(left)} left in their "
-                    "boxes behind the launch, and the next launch would take them for its own"
+                    f"At {rows} x {cols}, {counted(left, 'message')} {are(left)} left in their "
+                    "slots behind the launch, and the next launch would take them for its own"
                 )
-        # A block that finds all letters at once must leave its own where the late ones look.
-        boxes = _first_block_alone(attempt, dict.fromkeys(received, (0.0, 1.0)))[1]
-        if boxes[sent].all():
+        # A block that finds all messages at once must leave its own where the late ones look.
+        slots = _first_block_alone(attempt, dict.fromkeys(received, (0.0, 1.0)))[1]
+        if slots[sent].all():
             return ""
-        return "A block empties a box that its owner may not have read yet"
+        return "A block empties a slot that its owner may not have read yet"
 
-    return Condition("a block empties its own boxes, and no others", complaint)
+    return Condition("a block empties its own slots, and no others", complaint)
 
 
 def _first_block_alone(
-    attempt: Attempt, letters: dict[int, tuple[float, float]]
+    attempt: Attempt, messages: dict[int, tuple[float, float]]
 ) -> tuple[Trace, np.ndarray]:
-    """One row of which only block 0 starts, with these (row_max, sum) in boxes: the trace, and what
-    is in the boxes at the end."""
+    """One row of which only block 0 starts, with these (row_max, sum) in slots: the trace, and what
+    is in the slots at the end."""
     x = make_input(1, 64, dtype=attempt.dtype)
     bound = attempt.bind(*x.shape)
     values = bound.arguments(x, unwritten(x))
     pairs = values[-1].view(np.float32).reshape(-1, 2)
-    for box, pair in letters.items():
-        pairs[box] = pair
+    for slot, pair in messages.items():
+        pairs[slot] = pair
     trace = bound.simulate_arguments(values, grid=1, instruction_limit=WAITING)
     return trace, values[-1].view(np.uint64)
 

@@ -11,7 +11,7 @@ from .conditions import (
     a_tree,
     by_shuffles,
     coalesced,
-    empties_boxes,
+    empties_slots,
     in_registers,
     loads_seen_packs,
     moves,
@@ -20,7 +20,7 @@ from .conditions import (
     no_idle_blocks,
     sent_to_the_living,
     two_at_a_time,
-    waits_for_letters,
+    waits_for_messages,
     wide,
 )
 from .results import (
@@ -58,7 +58,7 @@ SERIAL = (3, 5), (40, 64), (64, 128), (3, 300)  # for one thread per row, which 
 PACKS = (3, 4), (40, 64), *CLAIMED  # rows of whole float4s
 SOFTMAX_OF_COLUMNS = softmax_of_columns, "y is the softmax of each column"
 COLUMNS = (3, 5), (64, 96), (128, 40), (100, 33)  # rows that fit the registers of eight warps
-LETTERS = (8, 2048), (3, 2047)  # so long that messages are negligible
+MESSAGES = (8, 2048), (3, 2047)  # so long that messages are negligible
 
 
 def any_columns(rows: int, cols: int) -> tuple[int, int]:
@@ -188,22 +188,22 @@ EXERCISES: dict[str, Exercise] = {
         USUAL,
         (moves(2, *CLAIMED), sent_to_the_living((2, 64))),
     ),
-    "09_letters": Exercise(
+    "09_messages": Exercise(
         *SOFTMAX,
         USUAL,
         (
-            waits_for_letters(),
-            empties_boxes(USUAL, received=[0], sent=[1]),
-            moves(2, *LETTERS, beside=0.5),
+            waits_for_messages(),
+            empties_slots(USUAL, received=[0], sent=[1]),
+            moves(2, *MESSAGES, beside=0.5),
         ),
     ),
     "09_publish": Exercise(
         *SOFTMAX,
         USUAL,
         (
-            waits_for_letters(),
-            empties_boxes(USUAL, received=[1, 2, 3], sent=[4, 8, 12]),
-            moves(2, *LETTERS, beside=0.5),
+            waits_for_messages(),
+            empties_slots(USUAL, received=[1, 2, 3], sent=[4, 8, 12]),
+            moves(2, *MESSAGES, beside=0.5),
         ),
     ),
     "10_eight_at_once": Exercise(

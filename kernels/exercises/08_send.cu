@@ -21,11 +21,11 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// Stores a pair where the variable `*box` of this block is in block `rank` of the cluster, 0 to 3.
-__device__ __forceinline__ void send(float2* box, int rank, float2 pair)
+// Stores a pair where the variable `*slot` of this block is in block `rank` of the cluster, 0 to 3.
+__device__ __forceinline__ void send(float2* slot, int rank, float2 pair)
 {
     float2* there;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(box), "r"(rank));
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(slot), "r"(rank));
     *there = pair;
 }
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ void cluster_barrier()
 extern "C" __global__ void __cluster_dims__(4)
 softmax_send(const float* __restrict__ x, float* __restrict__ y, int rows, int cols)
 {
-    __shared__ float2 boxes[4];  // for the pair of each block; there when all blocks have started
+    __shared__ float2 slots[4];  // for the pair of each block; there when all blocks have started
     const int row = blockIdx.x / 4;
     const int rank = blockIdx.x % 4;  // block of the cluster: it has a quarter of the row
     const int quarter = (cols + 3) / 4;
@@ -60,11 +60,11 @@ softmax_send(const float* __restrict__ x, float* __restrict__ y, int rows, int c
         merge(row_max, sum, other_max, other_sum);
     }
 
-    // boxes[k] of this block is for the pair of block k. Fill the boxes of all four.
+    // slots[k] of this block is for the pair of block k. Fill the slots of all four.
     // ---- write here ----
 
     for (int other = 0; other < 4; ++other)
-        if (other != rank) merge(row_max, sum, boxes[other].x, boxes[other].y);
+        if (other != rank) merge(row_max, sum, slots[other].x, slots[other].y);
 
     for (int col = first + threadIdx.x; col < last; col += 32)
         y[col] = expf(x[col] - row_max) / sum;

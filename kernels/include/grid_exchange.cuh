@@ -4,28 +4,28 @@
 // (a cooperative launch).
 #pragma once
 
-using Letter = unsigned long long;
+using Message = unsigned long long;
 
-__device__ __forceinline__ Letter letter_of(float2 pair)
+__device__ __forceinline__ Message message_of(float2 pair)
 {
-    return (Letter)__float_as_uint(pair.y) << 32 | __float_as_uint(pair.x);
+    return (Message)__float_as_uint(pair.y) << 32 | __float_as_uint(pair.x);
 }
-__device__ __forceinline__ float2 pair_of(Letter letter)
+__device__ __forceinline__ float2 pair_of(Message message)
 {
-    return make_float2(__uint_as_float((unsigned)letter), __uint_as_float(letter >> 32));
+    return make_float2(__uint_as_float((unsigned)message), __uint_as_float(message >> 32));
 }
 
 // Blocks write and read slots at the same time, so no access may be an ordinary one: these are seen
 // by the whole GPU, as one piece, and in one order for each slot. One piece is what PTX says of an
 // aligned scalar of up to 64 bits; a vector counts as one access for each element.
-__device__ __forceinline__ void store_relaxed(Letter* slot, Letter letter)
+__device__ __forceinline__ void store_relaxed(Message* slot, Message message)
 {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(slot), "l"(letter) : "memory");
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(slot), "l"(message) : "memory");
 }
 
-__device__ __forceinline__ Letter load_relaxed(const Letter* slot)
+__device__ __forceinline__ Message load_relaxed(const Message* slot)
 {
-    Letter letter;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter) : "l"(slot) : "memory");
-    return letter;
+    Message message;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(message) : "l"(slot) : "memory");
+    return message;
 }

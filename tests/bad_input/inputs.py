@@ -183,7 +183,7 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("draw.owners", _quiet(draw.owners), [trace], {}),
             ("draw.life", _quiet(draw.life), [trace, 0], {}),
             ("draw.reduction", _quiet(draw.reduction), [trace, 0], {}),
-            ("draw.letters", _quiet(draw.letters), [trace], {}),
+            ("draw.messages", _quiet(draw.messages), [trace], {}),
             ("draw.baselines", _quiet(draw.baselines), [helpers.comparison_cases("float32")], {}),
             ("draw.machine", _quiet(draw.machine), ["warp"], {}),
         )

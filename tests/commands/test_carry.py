@@ -22,7 +22,7 @@ BUILDS = [bind(CODE, 4096, cols, dtype).options for cols in (4096, 32768) for dt
         ("threadIdx.x % 32", "threadIdx.x & 31", True),
         ("* THREADS + threadIdx.x", "* THREADS + (THREADS - 1 - threadIdx.x)", False),
         ("8 * senders", "16 * senders", False),  # an operand
-        ("letters[senders];", "letters[senders + 64];", False),  # shared memory alone
+        ("messages[senders];", "messages[senders + 64];", False),  # shared memory alone
         ("__launch_bounds__(THREADS, RESIDENT)", "__launch_bounds__(THREADS, 2)", False),
     ],
 )

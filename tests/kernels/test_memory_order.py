@@ -21,7 +21,7 @@ from helpers.simt import compile_ptx
 NAMES = (*steps(), *variants())
 PROGRAMMATIC = [n for n in NAMES if "PROGRAMMATIC" in header(source(f"{n}.cu")).macros]
 STREAMING = [n for n in NAMES if "STREAMING" in header(source(f"{n}.cu")).macros]
-BY_LETTERS = [n for n in NAMES if "Workspace" in header(source(f"{n}.cu")).fields]
+BY_MESSAGES = [n for n in NAMES if "Workspace" in header(source(f"{n}.cu")).fields]
 DTYPES = ("float32", "bfloat16")  # float16 moves as bfloat16 does: numbers of 2 bytes
 
 
@@ -36,7 +36,7 @@ def instructions(code: str, dtype: str, cols: int = 20000, **changes: int) -> li
 def test_files_that_this_is_about_are_found() -> None:
     assert {"08_cluster", "09_grid", "08_ahead"} <= {*STREAMING}
     assert {*PROGRAMMATIC} == {"09_grid"}
-    assert {"09_grid", "11_any_length"} <= {*BY_LETTERS}
+    assert {"09_grid", "11_any_length"} <= {*BY_MESSAGES}
 
 
 # ---- what is asked of caches ------------------------------------------------------------------
@@ -76,29 +76,29 @@ def test_an_access_that_streams_for_ever_is_found() -> None:
             check_streaming("09_grid", "float32", code.replace(old, new))
 
 
-# ---- letters in global memory -----------------------------------------------------------------
+# ---- messages in global memory -----------------------------------------------------------------
 
 
 def accesses_of_boxes(code: str, dtype: str) -> list[str]:
-    """Accesses of global memory of 8 bytes: a box holds so many, and nothing of x or y is moved by
+    """Accesses of global memory of 8 bytes: a slot holds so many, and nothing of x or y is moved by
     so many."""
     found = [i for i in instructions(code, dtype) if re.match(r"(ld|st|atom|red)\.(?!shared)", i)]
     return [i for i in found if re.search(r"[^.v]\.[ubs]64$", i) and not i.startswith("ld.param")]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", BY_LETTERS)
+@pytest.mark.parametrize("name", BY_MESSAGES)
 def test_no_access_of_a_box_is_weak(name: str, dtype: str) -> None:
-    """A box is written by other blocks while its own reads and empties it."""
+    """A slot is written by other blocks while its own reads and empties it."""
     found = accesses_of_boxes(source(f"{name}.cu"), dtype)
     assert {i for i in found if ".relaxed.gpu" in i} == set(found)
-    assert len([i for i in found if i.startswith("st")]) >= 2  # letters, and zeros
+    assert len([i for i in found if i.startswith("st")]) >= 2  # messages, and zeros
 
 
-@pytest.mark.parametrize("name", BY_LETTERS)
+@pytest.mark.parametrize("name", BY_MESSAGES)
 def test_a_weak_store_to_a_box_is_found(name: str) -> None:
     code = source(f"{name}.cu")
-    weak = re.sub(r"store_relaxed\((own_box[^,]*), 0\);", r"*(\1) = 0;", code)
+    weak = re.sub(r"store_relaxed\((own_slot[^,]*), 0\);", r"*(\1) = 0;", code)
     assert weak != code
     assert any(".relaxed.gpu" not in i for i in accesses_of_boxes(weak, "float32"))
     bound = bind(weak, 1, 65536)
@@ -141,11 +141,11 @@ def test_a_read_only_load_after_an_early_start_is_found() -> None:
             check_early_start(wrong, "float32", STREAMING=0)
 
 
-# ---- letters in shared memory -----------------------------------------------------------------
+# ---- messages in shared memory -----------------------------------------------------------------
 
 
 def check_arrivals(code: str, dtype: str, cols: int) -> None:
-    """What a block has read of its letters is released before it lets others overwrite them."""
+    """What a block has read of its messages is released before it lets others overwrite them."""
     found = instructions(code, dtype, cols, clusters=2)
     arrivals = [n for n, i in enumerate(found) if i.startswith("barrier.cluster.arrive")]
     assert len(arrivals) == 2, "one before all rows, one in each"

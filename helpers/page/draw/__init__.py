@@ -12,7 +12,7 @@ The modules, lowest first:
     owners     which thread, warp or block loads which element
     reduction  how values are merged, level by level
     life       the timeline of the warps of a block
-    letters    messages between blocks
+    messages   messages between blocks
     labels     label placement without overlap
     charts     bars, curves and heat maps
     step       the speed of a step: the plot of a notebook and that of the series
@@ -23,10 +23,10 @@ The modules, lowest first:
 from .charts import bars, curves, heat
 from .comparison import baselines, not_ahead, speedups
 from .ledger import ledger
-from .letters import letters
 from .life import life
 from .machine import machine
 from .memory import banks, moves, sectors
+from .messages import messages
 from .owners import owners
 from .reduction import reduction
 from .step import series, step
@@ -38,9 +38,9 @@ __all__ = [
     "curves",
     "heat",
     "ledger",
-    "letters",
     "life",
     "machine",
+    "messages",
     "moves",
     "not_ahead",
     "owners",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     four blocks anywhere on the GPU share a row, and write letters to each other
+// Idea:     four blocks anywhere on the GPU share a row, and write messages to each other
 // Row:      four blocks of one warp
 // Launch:   block = 32, grid = 4 * rows, cooperative
 // Shared:   0
@@ -9,7 +9,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   nothing else is done while the letters are on their way
+// Wastes:   nothing else is done while the messages are on their way
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -20,24 +20,24 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-using Letter = unsigned long long;  // the bits of sum and of row_max; no pair has the bits 0
+using Message = unsigned long long;  // the bits of sum and of row_max; no pair has the bits 0
 
-__device__ __forceinline__ Letter written(float row_max, float sum)
+__device__ __forceinline__ Message written(float row_max, float sum)
 {
-    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(row_max);
+    return (Message)__float_as_uint(sum) << 32 | __float_as_uint(row_max);
 }
-__device__ __forceinline__ float max_of(Letter letter) { return __uint_as_float((unsigned)letter); }
-__device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
+__device__ __forceinline__ float max_of(Message m) { return __uint_as_float((unsigned)m); }
+__device__ __forceinline__ float sum_of(Message m) { return __uint_as_float(m >> 32); }
 
-// The box for the letter of block `from` to block `to` of a row, 0 to 3; 0 while it is empty.
+// The slot for the message of block `from` to block `to` of a row, 0 to 3; 0 while it is empty.
 // Volatile: each look is a load, not one for all.
-__device__ __forceinline__ volatile Letter* box(Letter* workspace, int row, int from, int to)
+__device__ __forceinline__ volatile Message* slot(Message* workspace, int row, int from, int to)
 {
     return workspace + 16 * row + 4 * to + from;
 }
 
 extern "C" __global__ void softmax_publish(const float* __restrict__ x, float* __restrict__ y,
-                                           int rows, int cols, Letter* workspace)
+                                           int rows, int cols, Message* workspace)
 {
     const int row = blockIdx.x / 4;
     const int rank = blockIdx.x % 4;  // block of the row: it has a quarter of the columns
@@ -59,18 +59,18 @@ extern "C" __global__ void softmax_publish(const float* __restrict__ x, float* _
         merge(row_max, sum, other_max, other_sum);
     }
 
-    // All boxes are empty before the launch, and have to be empty behind it. In lane k, 0 to 3,
-    // `letter` is to become the one that block k has written.
-    Letter letter = 0;
+    // All slots are empty before the launch, and have to be empty behind it. In lane k, 0 to 3,
+    // `message` is to become the one that block k has written.
+    Message message = 0;
     // ---- write here ----
     if (threadIdx.x < 4) {
-        *box(workspace, row, rank, threadIdx.x) = written(row_max, sum);
-        while (letter == 0) letter = *box(workspace, row, threadIdx.x, rank);
-        *box(workspace, row, threadIdx.x, rank) = 0;  // for the next launch
+        *slot(workspace, row, rank, threadIdx.x) = written(row_max, sum);
+        while (message == 0) message = *slot(workspace, row, threadIdx.x, rank);
+        *slot(workspace, row, threadIdx.x, rank) = 0;  // for the next launch
     }
 
     for (int other = 0; other < 4; ++other) {
-        const Letter theirs = __shfl_sync(0xffffffff, letter, other);
+        const Message theirs = __shfl_sync(0xffffffff, message, other);
         if (other != rank) merge(row_max, sum, max_of(theirs), sum_of(theirs));
     }
 

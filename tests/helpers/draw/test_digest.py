@@ -107,7 +107,7 @@ FIGURES = {  # name -> what draws it, from true data or from changed data
     "reduction's order": of_trace(draw.reduction, ANOTHER_ORDER),
     "life": of_trace(draw.life, ANOTHER_BARRIER),
     "owners": of_trace(draw.owners, ANOTHER_STRIDE),
-    "letters": lambda changed: draw.letters(traced(ANOTHER_BLOCK if changed else MAIL)),
+    "messages": lambda changed: draw.messages(traced(ANOTHER_BLOCK if changed else MAIL)),
 }
 
 # Those whose text is laid out by its width.

@@ -12,7 +12,7 @@ SAID = {
     "owners": "Nobody loads an element of x.",
     "reduction": "In block 0 no thread takes a value from another: nothing is reduced.",
     "life": "2 warps meet at no barrier: nobody waits for another warp.",
-    "letters": "No block reads what another one wrote: each works alone.",
+    "messages": "No block reads what another one wrote: each works alone.",
 }
 
 

@@ -93,11 +93,11 @@ def test_global_loads_and_stores_equal_the_hardwares(case: NsightCounters) -> No
         more = (hardware.pop(sectors) - ours.pop(sectors)) / found.copy_requests
         assert (4 if case.cols * size % 32 == 0 else 2.9) <= more <= 5
     if case.step == ANY_LENGTH and plan.macros["BLOCKS"] > 1:
-        # Each lane empties its letter as soon as that has come, in a request of its own if no
-        # other's came at the same time: between one for each block and one for each letter.
-        letters = case.rows * plan.macros["BLOCKS"] * (plan.macros["BLOCKS"] - 1)
+        # Each lane empties its slot as soon as its message has come, in a request of its own if no
+        # other's came at the same time: between one for each block and one for each message.
+        messages = case.rows * plan.macros["BLOCKS"] * (plan.macros["BLOCKS"] - 1)
         for metric in compared:
-            assert 0 <= hardware.pop(metric) - ours.pop(metric) <= letters
+            assert 0 <= hardware.pop(metric) - ours.pop(metric) <= messages
     assert ours == hardware
     assert not trace.findings
 

@@ -6,7 +6,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from helpers import bind, source
 from helpers.page import draw
-from helpers.page.draw.letters import sent
+from helpers.page.draw.messages import sent
 from helpers.simt import KernelText, Trace
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints, texts
@@ -51,12 +51,12 @@ def test_every_warp_of_a_cluster_writes_to_every_other_block(shown: Shown) -> No
     pairs = {(a, b) for a in range(8) for b in range(8) if a != b and a // 4 == b // 4}
     assert mail.counts == dict.fromkeys(pairs, 2)
     assert mail.groups() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    draw.letters(trace)
+    draw.messages(trace)
     figure, plain, sentence = shown.take()
     assert complaints(figure) == []
     assert plain == "<figure: what blocks send each other>"
     assert " ".join(sentence.split()) == (
-        "Each of 4 blocks sends 2 letters of 8 bytes to each other one, 24 in all, through each "
+        "Each of 4 blocks sends 2 messages of 8 bytes to each other one, 24 in all, through each "
         "other's shared memory; 1 more group of blocks does the same."
     )
     assert len(figure.findobj(FancyArrowPatch)) == 12
@@ -71,7 +71,7 @@ def test_letters_in_global_memory_count_once_however_often_a_block_looks(shown: 
     mail = sent(trace)
     assert mail.counts == {(a, b): 1 for a in range(blocks) for b in range(blocks) if a != b}
     assert mail.ways == {"the array workspace"} and mail.sizes == {8}
-    draw.letters(trace)
+    draw.messages(trace)
     assert complaints(shown.take()[0]) == []
 
 
@@ -79,9 +79,9 @@ def test_a_load_from_another_block_is_a_letter_of_the_one_that_has_it(shown: Sho
     x = np.ones(32, np.float32)
     trace = run(KernelText(REACHING, "reaching"), 2, 32, (x, np.zeros(64, np.float32)), watch=True)
     assert not trace.findings and sent(trace).counts == {(0, 1): 5}
-    draw.letters(trace)
+    draw.messages(trace)
     figure, _, sentence = shown.take()
-    assert sentence.startswith("Block 0 sends 5 letters of 4 bytes to block 1")
+    assert sentence.startswith("Block 0 sends 5 messages of 4 bytes to block 1")
     assert complaints(figure) == []
 
 
@@ -90,7 +90,7 @@ def test_a_chain_is_one_group(shown: Shown) -> None:
     trace = run(KernelText(CHAIN, "chain"), 20, 32, (x, y), names=("x", "y"), watch=True)
     assert not trace.findings
     assert sent(trace).counts == {(block, block + 1): 1 for block in range(19)}
-    draw.letters(trace)
+    draw.messages(trace)
     figure, _, sentence = shown.take()
     assert complaints(figure) == []
-    assert sentence.startswith("19 blocks send 1 letter of 4 bytes to 19 blocks, in 19 pairs")
+    assert sentence.startswith("19 blocks send 1 message of 4 bytes to 19 blocks, in 19 pairs")

@@ -1,7 +1,6 @@
 """Messages between blocks: through shared memory within a cluster, otherwise through global memory.
 
-A message ("letter" in the notebooks) is one store of a lane to memory that another block reads, or
-a load from there.
+A message is one store of a lane to memory that another block reads, or a load from there.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ class Mail:
     sizes: set[int] = field(default_factory=set)  # bytes
     ways: set[str] = field(default_factory=set)  # kind of memory
 
-    def post(self, sender: int, receiver: int, access: WatchedAccess, letters: int) -> None:
-        if sender == receiver or not letters:
+    def post(self, sender: int, receiver: int, access: WatchedAccess, messages: int) -> None:
+        if sender == receiver or not messages:
             return
-        self.counts[sender, receiver] += letters
+        self.counts[sender, receiver] += messages
         self.sizes.add(access.width)
         one = f"the array {access.array}" if access.memory == "global" else SHARED
         self.ways.add(one)
@@ -47,7 +46,7 @@ class Mail:
 
 
 @checked
-def letters(trace: Trace) -> None:
+def messages(trace: Trace) -> None:
     """Show how many values each block sends to each other one: directly into its shared memory
     within a cluster, or through an array in global memory. If there are several independent groups
     of blocks, the first is drawn.
@@ -59,12 +58,12 @@ def letters(trace: Trace) -> None:
 
 
 def sent(trace: Trace) -> Mail:
-    """Collect the messages of a run. Raises what `letters` raises."""
+    """Collect the messages of a run. Raises what `messages` raises."""
     check_followed(trace)
     across, up, _ = trace.shape.grid
     talked, mail = shared_arrays(trace), Mail()
     stored: dict[tuple[str, int], tuple[int, int]] = {}  # piece of memory -> (block, message)
-    seen: set[tuple[int, int]] = set()  # (block, letter)
+    seen: set[tuple[int, int]] = set()  # (block, message)
     number = 0
 
     def linear(place: Place) -> int:
@@ -82,9 +81,9 @@ def sent(trace: Trace) -> Mail:
                 for _, pieces in pieces_of(one):
                     if one.kind != "store":
                         found = {stored[piece] for piece in pieces if piece in stored}
-                        for sender, letter in sorted(found):
-                            mail.post(sender, block, one, (block, letter) not in seen)
-                            seen.add((block, letter))
+                        for sender, message in sorted(found):
+                            mail.post(sender, block, one, (block, message) not in seen)
+                            seen.add((block, message))
                     if one.kind != "load":
                         number += 1
                         stored |= dict.fromkeys(pieces, (block, number))
@@ -162,7 +161,7 @@ def _sentence(mail: Mail, groups: list[list[int]]) -> str:
     ours = {pair: count for pair, count in mail.counts.items() if pair[0] in groups[0]}
     low, high = min(ours.values()), max(ours.values())
     size = f" of {min(mail.sizes)} bytes" if len(mail.sizes) == 1 else ""
-    number = counted(high, "letter") if low == high else f"{low} to {high} letters"
+    number = counted(high, "message") if low == high else f"{low} to {high} messages"
     count = len(groups[0])
     senders, receivers = ({pair[end] for pair in ours} for end in (0, 1))
     if len(ours) == count * (count - 1):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     two blocks anywhere on the GPU share a row, and write letters to each other
+// Idea:     two blocks anywhere on the GPU share a row, and write messages to each other
 // Row:      two blocks of one warp
 // Launch:   block = 32, grid = 2 * rows, cooperative
 // Shared:   0
@@ -9,7 +9,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   nothing else is done while the letter is on its way
+// Wastes:   nothing else is done while the message is on its way
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -20,15 +20,15 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-using Letter = unsigned long long;  // the bits of sum and of row_max; no pair has the bits 0
+using Message = unsigned long long;  // the bits of sum and of row_max; no pair has the bits 0
 
-__device__ __forceinline__ Letter written(float row_max, float sum)
+__device__ __forceinline__ Message written(float row_max, float sum)
 {
-    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(row_max);
+    return (Message)__float_as_uint(sum) << 32 | __float_as_uint(row_max);
 }
 
-extern "C" __global__ void softmax_letters(const float* __restrict__ x, float* __restrict__ y,
-                                           int rows, int cols, Letter* workspace)
+extern "C" __global__ void softmax_messages(const float* __restrict__ x, float* __restrict__ y,
+                                           int rows, int cols, Message* workspace)
 {
     const int row = blockIdx.x / 2;
     const int rank = blockIdx.x % 2;  // 0: the left half of the row, 1: the right half
@@ -50,18 +50,18 @@ extern "C" __global__ void softmax_letters(const float* __restrict__ x, float* _
         merge(row_max, sum, other_max, other_sum);
     }
 
-    // Every block has a box for one letter, 0 while it is empty. The boxes are empty before the
+    // Every block has a slot for one message, 0 while it is empty. The slots are empty before the
     // launch, and must be empty behind it. Volatile: each look is a load, not one for all.
-    volatile Letter* own_box = workspace + blockIdx.x;
-    volatile Letter* other_box = workspace + (blockIdx.x ^ 1);
-    Letter letter = 0;
+    volatile Message* own_slot = workspace + blockIdx.x;
+    volatile Message* other_slot = workspace + (blockIdx.x ^ 1);
+    Message message = 0;
     if (threadIdx.x == 0) {
-        *other_box = written(row_max, sum);
-        while (letter == 0) letter = *own_box;
-        *own_box = 0;  // for the next launch
+        *other_slot = written(row_max, sum);
+        while (message == 0) message = *own_slot;
+        *own_slot = 0;  // for the next launch
     }
-    letter = __shfl_sync(0xffffffff, letter, 0);
-    merge(row_max, sum, __uint_as_float((unsigned)letter), __uint_as_float(letter >> 32));
+    message = __shfl_sync(0xffffffff, message, 0);
+    merge(row_max, sum, __uint_as_float((unsigned)message), __uint_as_float(message >> 32));
 
     for (int col = first + threadIdx.x; col < last; col += 32)
         y[col] = expf(x[col] - row_max) / sum;
