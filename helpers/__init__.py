@@ -19,6 +19,7 @@ each package lists its modules in the same way.
 from .catalogue.dispatch import choose
 from .catalogue.header import header
 from .catalogue.registry import source, with_hints
+from .catalogue.tuned import load_tuned
 from .exercises import grade
 from .measure.comparison import comparison_cases, comparison_origin, load_comparisons
 from .measure.pipelines import ORDINARY, pipeline_cases
@@ -55,6 +56,7 @@ __all__ = [
     "load",
     "load_comparisons",
     "load_record",
+    "load_tuned",
     "loads_in_a_row",
     "make_input",
     "numerics",

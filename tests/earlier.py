@@ -20,7 +20,7 @@ PROFILED_EARLIER = frozenset(
 # Notebooks that show such data.
 SHOWN_EARLIER = frozenset(
     {
-        *("07_waiting_loads", "08_evict_last", "08_which_cluster", "09_many_rows"),
+        *("07_waiting_loads", "08_evict_last", "09_many_rows"),
         *("09_microseconds", "10_instructions", "10_sixteen_bit", "11_any_row"),
     }
 )

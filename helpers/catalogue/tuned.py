@@ -67,6 +67,18 @@ class Tuned(Observation):
     def key(self) -> Problem:
         return self.problem
 
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as the rule's plan the trial is, by medians."""
+        if not self.rule_us:
+            return 1.0
+        return statistics.median(self.rule_us) / statistics.median(self.trial_us)
+
+    @property
+    def share(self) -> float:
+        """The fraction of a copy's speed that the trial reaches, by medians."""
+        return statistics.median(self.copy_us) / statistics.median(self.trial_us)
+
     def covers(self, problem: Problem) -> bool:
         """Whether the ranges contain a problem's shape, without gaps between rows and aligned as
         what was timed, and its rows are whole packs exactly if those are; dtypes are not compared.
@@ -80,9 +92,14 @@ class Tuned(Observation):
         """Where and when it was tuned and its speedup, for `why`."""
         where = "here" if own else f"on {self.run.device['name']}"
         at = "" if own else f" at {self.problem.place()}"
-        times = statistics.median(self.rule_us) / statistics.median(self.trial_us)
         when = f"tuned {where} on {self.run.utc[:10]}{at}"
-        return f"{when}: {times:.3f} times as fast as the rule's plan"
+        return f"{when}: {self.speedup:.3f} times as fast as the rule's plan"
+
+
+def load_tuned(gpu: str | None = None) -> list[Tuned]:
+    """Return the shipped table of a GPU, by default `store.shown_gpu`: a line for each point of the
+    grid that was timed. Raises as `store.read`."""
+    return store.read(Tuned, gpu)
 
 
 # ---- the reader's own ---------------------------------------------------------------------------

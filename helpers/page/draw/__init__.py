@@ -10,6 +10,7 @@ The modules, lowest first:
     memory     sectors, banks, and memory traffic per source line
     walk       the events of a trace with their accesses, in order of execution
     owners     which thread, warp or block loads which element
+    plans      maps of tuned plans
     reduction  how values are merged, level by level
     life       the timeline of the warps of a block
     messages   messages between blocks
@@ -28,6 +29,7 @@ from .machine import machine
 from .memory import banks, moves, sectors
 from .messages import messages
 from .owners import owners
+from .plans import plans
 from .reduction import reduction
 from .step import series, step
 
@@ -44,6 +46,7 @@ __all__ = [
     "moves",
     "not_ahead",
     "owners",
+    "plans",
     "reduction",
     "sectors",
     "series",

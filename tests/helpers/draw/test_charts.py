@@ -4,11 +4,12 @@ import math
 
 import pytest
 
+from helpers.catalogue.tuned import load_tuned
 from helpers.page import draw
 from helpers.page.draw import charts, style
 from tests.helpers.draw.looks import complaints
 
-pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib")
 
 
 def words(figure) -> list[str]:
@@ -102,3 +103,26 @@ def test_heat_map_has_a_number_in_each_field_and_frames_the_marked(shown) -> Non
         draw.heat([1], [2], [[None]], "Pieces", "bytes", "blocks", "None.")
     with pytest.raises(ValueError, match="values of 2 rows and 2 columns"):
         draw.heat([1, 2], ["4 KB", "8 KB"], *arguments)
+
+
+def test_a_map_of_plans_has_a_field_for_each_point_in_its_kernels_colour(shown) -> None:
+    points = [point for point in load_tuned("nvidia-h200") if point.problem.dtype == "float32"]
+    draw.plans(points, "Plans", "So it is.")
+    figure, _, _ = shown.take()
+    whole, other = figure.axes
+    packed = [point for point in points if point.problem.packed]
+    assert (len(whole.patches), len(other.patches)) == (len(packed), len(points) - len(packed))
+    for point, field in zip(packed, whole.patches, strict=True):
+        colour = matplotlib.colors.to_rgba(style.look(point.trial)[0])
+        assert field.get_facecolor() == colour and field.get_x() == math.log2(point.cols[0])
+    lengths = {tuple(point.cols): [] for point in packed}
+    for point, field in zip(packed, whole.patches, strict=True):
+        lengths[tuple(point.cols)].append((field.get_y(), point.problem.rows))
+    assert all(sorted(each) == sorted(each, key=lambda one: one[1]) for each in lengths.values())
+    assert len(whole.lines) == sum(point.trial != point.rule for point in packed)
+    assert complaints(figure) == []
+    draw.plans(points, "Gains", "So it is.", lambda point: point.speedup, "times")
+    colours = {field.get_facecolor() for field in shown.take()[0].axes[0].patches}
+    assert len(colours) > 10
+    with pytest.raises(ValueError, match="points of one dtype are needed"):
+        draw.plans([], "Plans", "None.")

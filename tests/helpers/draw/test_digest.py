@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from helpers.catalogue.tuned import load_tuned
 from helpers.measure.records import load_record
 from helpers.page import draw
 from helpers.page.draw import labels, memory, style
@@ -45,6 +46,7 @@ MAIL = """extern "C" __global__ void mail(float* x, float* y)
 """
 
 
+POINTS = [point for point in load_tuned("nvidia-h200") if point.problem.dtype == "bfloat16"]
 ANOTHER_BLOCK = MAIL.replace("= x[0]", "= x[1]")
 
 
@@ -107,6 +109,7 @@ FIGURES = {  # name -> what draws it, from true data or from changed data
     "reduction's order": of_trace(draw.reduction, ANOTHER_ORDER),
     "life": of_trace(draw.life, ANOTHER_BARRIER),
     "owners": of_trace(draw.owners, ANOTHER_STRIDE),
+    "plans": lambda changed: draw.plans(POINTS[changed:], "Plans", "So it is."),
     "messages": lambda changed: draw.messages(traced(ANOTHER_BLOCK if changed else MAIL)),
 }
 
