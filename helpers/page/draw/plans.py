@@ -85,8 +85,8 @@ def _frame(axes: Axes, points: Sequence[Tuned]) -> None:
     ends = [math.log2(end) for point in points for end in point.cols]
     axes.set_xlim(min(ends), max(ends))
     axes.set_ylim(-0.5, len(SIZES) - 0.5)
-    ticks = range(math.ceil(min(ends)), math.floor(max(ends)) + 1)
-    axes.set_xticks(ticks, [str(2**tick) for tick in ticks], rotation=45, ha="right")
+    ticks = range(math.floor(max(ends)), math.ceil(min(ends)) - 1, -2)
+    axes.set_xticks(ticks, [str(2**tick) for tick in ticks])
     axes.set_yticks(range(len(SIZES)), [f"{timed / 1e6:g}" for _, timed in SIZES])
     axes.tick_params(length=0)
     axes.grid(visible=False)
