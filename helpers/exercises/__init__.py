@@ -7,9 +7,8 @@ The modules, lowest first. Each only imports from those above it in this list.
     attempt      a graded kernel and its runs
     conditions   the conditions that an answer must satisfy
     table        the exercises and their conditions
-    answers      the learner's files
     verdict      the result of a grading
-    grading      one grading, from the file to the verdict
+    grading      one grading, from the learner's file to the verdict
 
 A stub is in kernels/exercises/, its solution in kernels/exercises/solutions/ and the learner's
 answer, made from the stub, in mine/answers/: all three have the exercise's name.

@@ -13,26 +13,20 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     places               places in a source, and errors shown with the lines around them
     ptx_types            types of PTX in numpy
     instructions         what a kernel in PTX is made of
-    lanes                the threads that execute an instruction together
-    groups               threads that may run, by where they stand
+    lanes                the threads that execute together, and those that may run
     geometry             which threads run together, and where each stands
     counters             what is counted
     findings             bugs that a run showed
     suspicion            values that nobody may rely on, and who does
-    watch                what is kept for pictures
-    trace                what a launch leaves behind
+    trace                what a launch leaves behind, also for pictures
     cuda_text            reading C: comments, kernels, signatures, a hash of code
-    cache                compiled kernels on disk
-    dependencies         which files the compiler could read, and whether they are the same
+    cache                compiled kernels on disk, and which files the compiler could read
     compile              CUDA to PTX
     sources              a file for nvcc and its headers made ready: host code set aside
     refusals             features that are not run, and what to do instead
     parse                PTX to instructions
     operations           a folder: what each arithmetic opcode computes
-    dataflow             what is known of registers before a run
-    polling              loops that wait for another thread
-    unrolling            loops that the assembler may unroll
-    stores               what is stored to global memory, and where
+    analysis             what is known of a kernel before a run
     memory               a folder: global, shared and local memory, copies on their way, mbarriers
     context              a kernel with its registers and memories
     operands             how an instruction reads and writes its operands
@@ -46,11 +40,10 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     calls                functions that call themselves, or are called through their address
     scheduler            which threads run next
     checks               what a launch may be given, for the command line and Python alike
-    arguments            the arguments of a launch, laid out as bytes
+    arguments            the arguments of a launch, laid out as bytes or read from text
     machine              one launch from its source to its trace
     instances            the instances of kernel templates that host code launches
     loading              a kernel from a file; the list of a file's kernels
-    values               arguments from text, statistics of outputs
     reports              a run as text, JSON, JUnit's XML and SARIF
     self_test            planted bugs that the machine has to find
     options              types of command-line options
@@ -106,8 +99,7 @@ from .instructions import UnsupportedPTX
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .memory.global_memory import byte_offset, rows_apart, span
 from .places import ShownShort, around, citing, lines_of
-from .trace import Trace
-from .watch import Event, WatchedAccess
+from .trace import Event, Trace, WatchedAccess
 
 __all__ = [
     "CUPY_OPTIONS",

@@ -22,10 +22,9 @@ from .collectives import (
 )
 from .context import Context
 from .geometry import Batch
-from .groups import Groups
 from .hardware import WARP
 from .instructions import Instruction, Operand, Register, unknown
-from .lanes import Lanes, Step
+from .lanes import Groups, Lanes, Step
 from .memory.causality import CLUSTER
 from .operands import Reader, predicate_reader, reader, writer
 from .recording import around

@@ -16,9 +16,8 @@ import numpy as np
 from .context import FUNCTION_STEP, FUNCTIONS, Context
 from .cuda_text import plain_name
 from .geometry import Batch
-from .groups import Groups
 from .instructions import Call, Function, Instruction, Register
-from .lanes import Lanes
+from .lanes import Groups, Lanes
 from .operands import wide_reader
 from .suspicion import UndefinedBits, joined
 

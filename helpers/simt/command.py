@@ -56,6 +56,7 @@ from pathlib import Path
 import numpy as np
 
 from . import interrupts, reports
+from .arguments import argument
 from .checks import launch_shape
 from .cuda_text import signature, variables
 from .geometry import Shape
@@ -65,7 +66,6 @@ from .options import at_least
 from .reports import KernelRun
 from .self_test import self_test
 from .trace import Trace
-from .values import argument
 from .words import counted, duration
 
 DESCRIPTION = __doc__

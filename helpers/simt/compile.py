@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from . import cache, dependencies
+from . import cache
 from .places import ShownShort
 
 # What CuPy 14 adds to every RawKernel. Without them the PTX differs: -ftz alone turns every
@@ -127,7 +127,7 @@ def _compile(
     folders, named, rest = _files_of(flags)
     texts = "\n".join((code, *(text for _, text in headers)))
     files = texts, named, (os.getcwd(), *folders), include_folders()
-    state = dependencies.state(*files)
+    state = cache.state(*files)
     flags += [f"-I{folder}" for folder in include_folders()]
     if state is None:
         return _compile_anew(code, arch, flags, form, expressions, headers)
@@ -138,7 +138,7 @@ def _compile(
     kept = _MEMORY.get(entry) or _stored(entry)
     if kept is None:
         kept = _compile_anew(code, arch, flags, form, expressions, headers)
-        if state != dependencies.state(*files):  # NVRTC may have read what is there now
+        if state != cache.state(*files):  # NVRTC may have read what is there now
             return kept
         cache.write(entry, kept[1].encode() + b"\n" + kept[0])
     if len(_MEMORY) >= MOST_IN_MEMORY:

@@ -13,8 +13,17 @@ from collections import Counter
 
 import numpy as np
 
+from .analysis import (
+    guarded_loads,
+    hands_over,
+    never_subnormal,
+    polling_loops,
+    shared_variables,
+    steering,
+    unrolled_loops,
+    unset,
+)
 from .counters import Counters
-from .dataflow import never_subnormal, shared_variables, steering, unset
 from .findings import Findings, Reporter
 from .geometry import Batch, Shape, SpecialRegisters
 from .instructions import Instruction, PtxKernel
@@ -27,11 +36,9 @@ from .memory.local import LocalMemory
 from .memory.mbarriers import MBarriers
 from .memory.order import Order
 from .memory.shared import SharedMemory
-from .polling import guarded_loads, hands_over, polling_loops
 from .ptx_types import cleared
 from .suspicion import Suspicion
-from .unrolling import unrolled_loops
-from .watch import Watch
+from .trace import Watch
 
 # Where functions are, by their number: no array is there.
 FUNCTIONS, FUNCTION_STEP = 1 << 16, 256

@@ -1,5 +1,5 @@
 """What a launch asked of the memory system, counted as Nsight Compute counts it (but see __init__
-and unrolling.py: where ptxas unrolls a loop, there may be more requests).
+and analysis.py: where ptxas unrolls a loop, there may be more requests).
 
 A *request* is one memory instruction of one warp with at least one active lane. A *sector* is an
 aligned piece of 32 bytes, the unit in which the L1 cache asks the L2 for data; a request costs as

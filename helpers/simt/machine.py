@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from .analysis import skipped_shared, without_volatile, written
 from .arguments import fill_variables, parameter_bytes, pointers
 from .barriers import Barriers
 from .calls import Calls
@@ -37,14 +38,10 @@ from .geometry import Place, Shape
 from .instructions import PtxKernel
 from .parse import entry_named, parse
 from .places import around, citing, own_file
-from .polling import without_volatile
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
 from .sources import implicit
-from .stores import written
-from .trace import Array, Trace
-from .unrolling import skipped_shared
-from .watch import Watch
+from .trace import Array, Trace, Watch
 
 STRUCTS = re.compile(r"\b(struct|class|union)\b|^\s*#\s*include\b", re.MULTILINE)
 DEFINED = re.compile(r"^(?:-D|--define-macro=?)\s*(\w+)=(.*)$", re.MULTILINE)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .analysis import CLOCKS
 from .context import Context
 from .instructions import (
     Address,
@@ -21,7 +22,6 @@ from .instructions import (
     UnsupportedPTX,
 )
 from .lanes import Lanes
-from .polling import CLOCKS
 from .ptx_types import DTYPES, UNSIGNED, type_size
 
 Reader = Callable[[], np.ndarray]

@@ -16,7 +16,7 @@ from .memory.global_memory import PAGE_BITS
 from .memory_instructions.loads_and_stores import Memory, memory_space
 from .operands import AddressReader, Reader, address_reader, reader, wide_reader
 from .ptx_types import DTYPES, UNSIGNED, type_size
-from .watch import WatchedAccess
+from .trace import WatchedAccess
 
 NAMES = {
     "shfl": "shuffle",

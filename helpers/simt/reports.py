@@ -17,10 +17,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from .arguments import described, statistics
 from .findings import Finding
 from .places import short_name
 from .trace import Trace
-from .values import described, statistics
 
 FORMATS = ("text", "json", "junit", "sarif")
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -14,19 +14,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .analysis import MEMORY, MORE, Poll, unrolled_loops
 from .barriers import OPCODES, Barriers
 from .calls import Calls, Site
 from .context import Context
 from .geometry import Batch
-from .groups import Groups
 from .hardware import WARP
 from .instructions import Function, Instruction, Label, PtxKernel, UnsupportedPTX
-from .lanes import Lanes, Step
+from .lanes import Groups, Lanes, Step
 from .operands import Reader, predicate_reader, reader
-from .polling import Poll
 from .spreading import follow
 from .translate import translate
-from .unrolling import MEMORY, MORE, unrolled_loops
 
 SPINS = 32  # rounds of a loop that polls, before it lets others go first
 STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anything

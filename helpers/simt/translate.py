@@ -12,9 +12,7 @@ from .device_calls import failed_assertion, printf
 from .instructions import Immediate, Instruction, Register, UnsupportedPTX, Vector
 from .lanes import Lanes, Step
 from .memory_instructions import (
-    addresses,
     atomics,
-    fences,
     loads_and_stores,
     mbarrier,
     thread_copies,
@@ -63,7 +61,7 @@ def _move(context: Context, instruction: Instruction) -> Step:
 def _convert_address(context: Context, instruction: Instruction) -> Step:
     """cvta: generic and global addresses are the same number."""
     same = {"global", "const"} & {*instruction.modifiers}
-    return (_arithmetic if same else addresses.convert)(context, instruction)
+    return (_arithmetic if same else loads_and_stores.convert)(context, instruction)
 
 
 def _store(context: Context, instruction: Instruction) -> Step:
@@ -213,15 +211,15 @@ TRANSLATORS: dict[str, Translator] = {
     "atom": atomics.translate_atomic,
     "red": atomics.translate_atomic,
     "cp": thread_copies.translate_copy,
-    "fence": fences.translate_fence,
-    "membar": fences.translate_fence,
+    "fence": loads_and_stores.translate_fence,
+    "membar": loads_and_stores.translate_fence,
     "mbarrier": mbarrier.translate_mbarrier,
     **dict.fromkeys(("div", "rem"), _division),
     "mov": _move,
     "cvta": _convert_address,
-    "isspacep": addresses.is_in_space,
-    "mapa": addresses.map_to_block,
-    "getctarank": addresses.rank_of,
+    "isspacep": loads_and_stores.is_in_space,
+    "mapa": loads_and_stores.map_to_block,
+    "getctarank": loads_and_stores.rank_of,
     "activemask": active_mask,
     "refused": _refused,
     "createpolicy": _policy,

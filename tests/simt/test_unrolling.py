@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from helpers.simt import Trace, compile_ptx, simulate
+from helpers.simt.analysis import unrolled_loops
 from helpers.simt.counters import Standing
 from helpers.simt.parse import parse
-from helpers.simt.unrolling import unrolled_loops
 
 PARAMETERS = "const float* x, float* y, int n"
 

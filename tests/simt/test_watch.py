@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.simt import Event, KernelText, Trace, WatchedAccess, simulate, watch
+from helpers.simt import Event, KernelText, Trace, WatchedAccess, simulate
 
 ROWS = """extern "C" __global__ void rows(const float* x, float* y, int rows, int cols)
 {
@@ -392,9 +392,9 @@ def test_a_block_outside_the_grid_is_refused() -> None:
 
 
 def test_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "RECORDS", 31)
+    monkeypatch.setattr("helpers.simt.trace.RECORDS", 31)
     for options in ({"watch": (LOAD_OF_ROWS,)}, {"follow": True}):
         with pytest.raises(ValueError, match="more than 31 records .* fewer rows .* only_blocks"):
             rows_trace(**options)
-    monkeypatch.setattr(watch, "RECORDS", 32)
+    monkeypatch.setattr("helpers.simt.trace.RECORDS", 32)
     assert len(rows_trace(watch=(LOAD_OF_ROWS,)).accesses) == 32

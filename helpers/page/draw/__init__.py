@@ -6,9 +6,8 @@ The modules, lowest first:
     style      colours, markers, and how figures are displayed
     canvas     a figure with boxes, words and arrows
     machine    the locator figure: launch levels and memories
-    accesses   select an access of a trace, and its cost
+    accesses   the events of a trace in order; select an access, and its cost
     memory     sectors, banks, and memory traffic per source line
-    walk       the events of a trace with their accesses, in order of execution
     owners     which thread, warp or block loads which element
     plans      maps of tuned plans
     reduction  how values are merged, level by level

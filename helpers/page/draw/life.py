@@ -14,9 +14,9 @@ from ...base.arguments import checked
 from ...simt import Event, Trace, WatchedAccess
 from ...simt.geometry import Place
 from ...simt.words import counted
+from .accesses import find_block, in_order, in_words
 from .canvas import NAME, Box, canvas, end_of, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish
-from .walk import find_block, in_order, in_words
 
 MARKS = {  # kinds of marks in the order of the legend
     "global load": BLUE,

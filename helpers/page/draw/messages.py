@@ -12,9 +12,9 @@ from ...base.arguments import checked
 from ...simt import Trace, WatchedAccess
 from ...simt.geometry import Place
 from ...simt.words import counted
+from .accesses import check_followed, in_order, pieces_of, shared_arrays
 from .canvas import NAME, Box, canvas, rounded, words
 from .style import BLUE, DARK, GREY, PAGE, finish
-from .walk import check_followed, in_order, pieces_of, shared_arrays
 
 TOP, DEPTH = 74, 190  # pixels: the row of senders, and the distance to that of receivers
 SHARED = "each other's shared memory"

@@ -10,6 +10,7 @@ import numpy as np
 from ...base.arguments import checked
 from ...simt import Trace
 from ...simt.hardware import WARP
+from .accesses import in_words
 from .canvas import NAME, Box, canvas, words
 from .style import (
     BLUE,
@@ -26,7 +27,6 @@ from .style import (
     finish,
     ink_on,
 )
-from .walk import in_words
 
 COLUMNS, ROWS = 33, 16  # number of drawn cells: a cell has space for a lane number
 LEFT, TOP, WIDTH = 66, 54, 606  # pixels: start and maximum width of the matrix

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ..analysis import ANYTHING
 from ..counters import Counters
 from ..findings import Reporter
 from ..geometry import Batch
@@ -23,7 +24,6 @@ from ..hardware import ALLOCATION_ALIGN, BULK_ALIGN, SECTOR
 from ..instructions import Instruction, Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
-from ..stores import ANYTHING
 from .access import Access, all_ones, distinct_per_warp
 from .global_shadow import Epochs, GlobalShadow
 

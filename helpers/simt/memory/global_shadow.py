@@ -26,11 +26,10 @@ from typing import Protocol
 
 import numpy as np
 
+from ..analysis import ORDINARY, alike, constant_stores, guarded_loads, used_atomics
 from ..geometry import Batch
 from ..hardware import WARP
 from ..instructions import Instruction, PtxKernel
-from ..polling import ORDINARY, guarded_loads
-from ..stores import alike, constant_stores, used_atomics
 from ..suspicion import Suspicion
 from .access import Access
 from .causality import BLOCK, CLUSTER, GPU, WEAK, Causality

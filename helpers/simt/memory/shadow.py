@@ -19,10 +19,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..analysis import STRONG_LOADS, alike, constant_stores
 from ..instructions import Instruction, PtxKernel
-from ..polling import STRONG_LOADS
 from ..ptx_types import DTYPES
-from ..stores import alike, constant_stores
 from ..suspicion import Suspicion
 from .access import Access
 from .causality import Causality

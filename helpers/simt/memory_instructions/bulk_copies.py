@@ -13,7 +13,7 @@ from ..memory.access import Access
 from ..memory.copies import Copy, PendingRead
 from ..memory.shadow import READ
 from ..operands import address_reader, wide_reader
-from .addresses import shared_reader
+from .loads_and_stores import shared_reader
 
 
 def translate_bulk(context: Context, instruction: Instruction, kinds: tuple[str, ...]) -> Step:

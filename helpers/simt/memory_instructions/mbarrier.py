@@ -9,7 +9,7 @@ from ..instructions import Address, Instruction, Operand, unknown
 from ..lanes import Lanes, Step
 from ..memory.mbarriers import MBarrier, MBarriers
 from ..operands import AddressReader, Reader, Writer, reader, wide_reader, writer
-from .addresses import names_shared, shared_reader
+from .loads_and_stores import names_shared, shared_reader
 
 
 def translate_mbarrier(context: Context, instruction: Instruction) -> Step:

@@ -12,8 +12,8 @@ from ..memory.access import Access
 from ..memory.copies import Copy, part_of
 from ..operands import address_reader, reader, wide_reader
 from ..ptx_types import type_size
-from .addresses import names_shared, shared_reader
 from .bulk_copies import translate_bulk
+from .loads_and_stores import names_shared, shared_reader
 
 
 def translate_copy(context: Context, instruction: Instruction) -> Step:

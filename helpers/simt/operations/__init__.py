@@ -7,8 +7,7 @@ Lowest first; each imports from those above it in this list alone.
     compare      setp, set, selp, slct
     convert      mov, cvta, cvt
     floats       arithmetic of fp32 and fp64
-    integer      arithmetic of integers
-    bits         logic, shifts, fields
+    integer      arithmetic of integers, logic, shifts, fields
     sixteen_bit  arithmetic of fp16 and bf16
     eight_bit    conversions of 8-bit floats
 
@@ -25,7 +24,7 @@ looks at a result after rounding (the hardware before), and max or min of +0 and
 either. All else is exact: fp64 and 16-bit fused multiply-adds round once.
 """
 
-from . import bits, compare, convert, eight_bit, floats, integer, sixteen_bit  # fill the table
+from . import compare, convert, eight_bit, floats, integer, sixteen_bit  # fill the table
 from .base import INTEGER, OPCODES, PtxOperation, find_operation, kind_of
 from .compare import COMPARISONS
 from .rounding import flush
@@ -39,4 +38,4 @@ __all__ = [
     "flush",
     "kind_of",
 ]
-__all__ += ["bits", "compare", "convert", "eight_bit", "floats", "integer", "sixteen_bit"]
+__all__ += ["compare", "convert", "eight_bit", "floats", "integer", "sixteen_bit"]

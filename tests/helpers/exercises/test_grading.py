@@ -33,7 +33,7 @@ def code_lines(text: str) -> list[str]:
 def own(tmp_path, monkeypatch):
     """A folder for the learner's answers, in a session that keeps them."""
     monkeypatch.delenv("SOFTMAX_REPLAY", raising=False)
-    monkeypatch.setattr("helpers.exercises.answers.ANSWERS", tmp_path / "answers")
+    monkeypatch.setattr("helpers.exercises.grading.ANSWERS", tmp_path / "answers")
     return tmp_path / "answers"
 
 

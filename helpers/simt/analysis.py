@@ -1,0 +1,526 @@
+"""What can be known of a kernel before it runs: its registers, what it stores, loops that wait for
+another thread, and loops that the assembler may unroll.
+
+Threads in a loop that waits must let others run, or they would spin for ever.
+
+ptxas makes four rounds of an unrolled loop one, with two and one for what is left. A lane with four
+rounds left runs them at once; lanes with three or fewer wait, and run two and one of their own. So
+a warp whose lanes have three and four rounds left makes seven rounds of requests, not four. What
+ptxas unrolls is written nowhere. The rules here are what disassembled code showed (CUDA 13, sm_90),
+so a loop that is unrolled is never missed in tests/hardware/ragged_loops.cu; of a warp that leaves
+such a loop in parts, each load or store of it makes at most `MORE` requests more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .instructions import (
+    Address,
+    Immediate,
+    Instruction,
+    Label,
+    Operand,
+    PtxKernel,
+    Register,
+    Special,
+    elements,
+    registers_of,
+)
+from .operations.rounding import TINY
+
+# ---- registers ----------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def never_subnormal(kernel: PtxKernel) -> set[str]:
+    """Registers whose every writer flushes subnormals or is a normal constant.
+
+    Their readers need not flush again, which halves the work of -ftz=true.
+    """
+    writers = kernel.writers
+
+    def is_normal(instruction: Instruction, normal: set[str]) -> bool:
+        if "ftz" in instruction.modifiers and instruction.opcode not in ("setp", "slct"):
+            return instruction.modifiers[-2 if instruction.opcode == "cvt" else -1] == "f32"
+        if instruction.opcode != "mov":
+            return False
+        source = instruction.operands[1]
+        if isinstance(source, Register):
+            return source.name in normal
+        if isinstance(source, Immediate) and source.float_bits == 32:
+            value = np.array([source.value], np.uint32).view(np.float32)[0]
+            return bool(value == 0 or not abs(value) < TINY)
+        return False
+
+    normal = set(writers)
+    while True:
+        kept = {name for name in normal if all(is_normal(w, normal) for w in writers[name])}
+        if kept == normal:
+            return normal
+        normal = kept
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def unset(kernel: PtxKernel) -> dict[str, Instruction]:
+    """Registers that some way through the kernel reads before anything writes them, each with the
+    first instruction that reads it."""
+    instructions = kernel.instructions
+    bits = {name: 1 << place for place, name in enumerate(kernel.registers)}
+    read, written = [], []
+    for one in instructions:
+        read.append(sum({bits.get(name, 0) for name in one.reads}))
+        names = () if one.guard else one.writes
+        written.append(sum({bits.get(name, 0) for name in names}))
+    needed = [0] * (len(instructions) + 1)  # before each instruction
+    changed = True
+    while changed:
+        changed = False
+        for number in range(len(instructions) - 1, -1, -1):
+            one = instructions[number]
+            behind = 0
+            if one.guard or one.opcode not in ("bra", "brx", "ret", "exit", "trap", "return"):
+                behind = needed[number + 1]
+            if one.opcode in ("bra", "brx"):
+                label = one.operands[-1]
+                names = [label.name] if isinstance(label, Label) else []
+                names = kernel.tables.get(names[0], []) if one.opcode == "brx" else names
+                for name in names:
+                    behind |= needed[kernel.labels.get(name, len(instructions))]
+            now = read[number] | behind & ~written[number]
+            changed |= now != needed[number]
+            needed[number] = now
+    found: dict[str, Instruction] = {}
+    for name, bit in bits.items() if needed[0] else ():
+        if needed[0] & bit:
+            found[name] = next(one for one in instructions if read[one.number] & bit)
+    return found
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def steering(kernel: PtxKernel) -> set[str]:
+    """Registers that an address depends on, or a jump through a comparison of integers.
+
+    What a bad load puts into one of them leads to accesses that are no bugs of their own.
+    """
+    sources: dict[str, list[str]] = {}
+    found: list[str] = []
+    for one in kernel.instructions:
+        values = [operand for operand in one.sources if not isinstance(operand, Address)]
+        if one.guard:
+            found.append(one.guard[0].name)
+        found += registers_of(part for part in one.operands if isinstance(part, Address))
+        if one.opcode != "setp" or not one.modifiers[-1].startswith("f"):
+            for name in registers_of(one.targets[:1]):
+                sources.setdefault(name, []).extend(registers_of(values))
+    names: set[str] = set()
+    while found:
+        name = found.pop()
+        if name not in names:
+            names.add(name)
+            found += sources.get(name, ())
+    return names
+
+
+ANYWHERE = "?"  # what an address that was loaded points to
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def shared_variables(kernel: PtxKernel) -> dict[int, str]:
+    """The one shared variable that the address of an instruction is reckoned from, by the
+    instruction's number; none if it may be from several, or comes from memory."""
+    names = {variable.name for variable in kernel.shared}
+    if not names:
+        return {}
+    writers = [
+        (one.writes, _address_sources(kernel, one)) for one in kernel.instructions if one.writes
+    ]
+    origins: dict[str, frozenset[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for targets, sources in writers:
+            found = {name for name in sources if name in names or name == ANYWHERE}
+            found.update(*(origins[name] for name in sources if name in origins))
+            for target in targets if found else ():
+                known = origins.get(target, frozenset())
+                if not found <= known:
+                    origins[target] = known | found
+                    changed = True
+    result = {}
+    for one in kernel.instructions:
+        bases = [part.base for part in one.operands if isinstance(part, Address)]
+        if one.opcode in ("ld", "ldu", "st", "atom", "red") and len(bases) == 1:
+            (base,) = bases
+            of = origins.get(base.name, ()) if isinstance(base, Register) else {base} & names
+            if len(of) == 1 and ANYWHERE not in of:
+                (result[one.number],) = of
+    return result
+
+
+def _address_sources(kernel: PtxKernel, instruction: Instruction) -> list[str]:
+    """What an instruction may make an address of: registers, names of variables."""
+    given, sources = {parameter.name for parameter in kernel.parameters}, instruction.sources
+    if any(isinstance(one, Address) and one.base in given for one in sources):
+        return []
+    if instruction.opcode in ("ld", "ldu", "atom", "shfl"):
+        # Addresses in memory have 64 bits; what has fewer is an index.
+        wide = "64" in instruction.modifiers[-1]
+        return [ANYWHERE] if wide else []
+    labels = [part.name for part in sources if isinstance(part, Label)]
+    return [*labels, *registers_of(sources)]
+
+
+# ---- stores to global memory --------------------------------------------------------------------
+
+
+ANYTHING = "*"  # where a pointer may point that was loaded from memory
+# Results that differ from thread to thread although their operands do not.
+OF_A_THREAD = ("ld", "atom", "shfl", "vote", "match", "redux", "elect", "activemask", "mapa")
+NOWHERE = ("shared", "shared_cta", "shared_cluster", "local", "param", "param_func")
+DEPTH = 16  # of an expression that is followed
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
+    """The stores whose value is made of literals and the launch's arguments alone, so that it is
+    the same in every thread: by the number of the instruction what it stores."""
+    writers, given = kernel.writers, {parameter.name for parameter in kernel.parameters}
+
+    def fixed(operand: Operand, depth: int = DEPTH) -> object:
+        """The same for operands of equal value; None if it may differ."""
+        if isinstance(operand, Immediate):
+            return operand.value
+        return of_register(operand.name, depth) if isinstance(operand, Register) and depth else None
+
+    @functools.cache
+    def of_register(name: str, depth: int) -> object:
+        if len(writers.get(name, ())) != 1:
+            return None
+        (one,) = writers[name]
+        if one.guard or (one.opcode in OF_A_THREAD and "param" not in one.modifiers):
+            return None
+        if one.opcode == "ld":
+            return one.text if one.operands[1].base in given else None
+        parts = [fixed(source, depth - 1) for source in one.sources]
+        if None in parts:
+            return None
+        return parts[0] if one.opcode == "mov" else (one.opcode, one.modifiers, *parts)
+
+    found = {}
+    for one in kernel.instructions:
+        if one.opcode == "st" and not {"local", "param", "param_func"} & {*one.modifiers}:
+            parts = tuple(fixed(value) for value in elements(one.operands[1]))
+            if None not in parts:
+                found[one.number] = parts
+    return found
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def alike(kernel: PtxKernel) -> np.ndarray:
+    """A number for each instruction, the same for stores of the same constant."""
+    first: dict[tuple, int] = {}
+    result = np.arange(len(kernel.instructions))
+    for number, constant in constant_stores(kernel).items():
+        result[number] = first.setdefault(constant, number)
+    return result
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def used_atomics(kernel: PtxKernel) -> frozenset[int]:
+    """The atomics whose result some instruction reads, by number."""
+    read = {name for one in kernel.instructions for name in one.reads}
+    atomics = [one for one in kernel.instructions if one.opcode == "atom"]
+    return frozenset(one.number for one in atomics if not read.isdisjoint(one.writes))
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
+    """The ordinary loads whose value is the first guess of a compare-and-swap: a wrong one costs a
+    round and nothing else, so that they count as strong. What also says which word is swapped, as
+    the parent in a union-find, is no guess. By the number of the instruction."""
+    swaps = [one for one in kernel.instructions if "cas" in one.modifiers]
+    writers = kernel.writers
+    waiting = [one.operands[2] for one in swaps]
+    steering = _sources([one.operands[1] for one in swaps], writers)
+    found, met = set(), set()
+    while waiting:
+        operand = waiting.pop()
+        if isinstance(operand, Register) and operand.name not in met:
+            met.add(operand.name)
+            for one in writers.get(operand.name, ()):
+                if one.opcode == "ld" and operand.name not in steering:
+                    found.add(one.number)
+                elif one.opcode == "mov":
+                    waiting += elements(one.operands[1])
+    return frozenset(found)
+
+
+def _sources(operands: Sequence[Operand], writers: dict[str, list[Instruction]]) -> set[str]:
+    """The registers that operands are worked out from, as far back as memory."""
+    found: set[str] = set()
+    waiting = {*registers_of(operands)}
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        for one in writers.get(name, ()):
+            if one.opcode not in ("ld", "ldu", "atom"):
+                waiting |= {*registers_of(one.sources)} - found
+    return found
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def written(kernel: PtxKernel) -> frozenset[str]:
+    """The parameters and variables whose arrays the kernel may write to; `ANYTHING` is among them
+    if it takes pointers from memory."""
+    moves = []  # (to, what is known to be there, registers and parameters that it comes from)
+    for one in kernel.instructions:
+        passes = one.opcode == "st" and "param" in one.modifiers  # to a function
+        targets = (one.operands[0].base,) if passes else one.writes
+        known, sources = _points_to(one) if targets else ((), ())
+        if known or sources:
+            moves.append((targets, known, sources))
+    points: dict[str, set[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for targets, known, sources in moves:
+            found = known.union(*(points[name] for name in sources if name in points))
+            for target in targets:
+                if not found <= points.get(target, set()):
+                    points.setdefault(target, set()).update(found)
+                    changed = True
+    found: set[str] = {ANYTHING} if kernel.functions else set()
+    for one in kernel.instructions:
+        bulk = one.opcode == "cp" and one.modifiers[:3] == ("async", "bulk", "global")
+        if one.opcode in ("st", "atom", "red") and not {*NOWHERE} & {*one.modifiers} or bulk:
+            address = next(part for part in one.operands if isinstance(part, Address))
+            names, registers = _names((address,))
+            found |= names.union(*(points.get(name, set()) for name in registers))
+    return frozenset(found)
+
+
+def _points_to(one: Instruction) -> tuple[set[str], set[str]]:
+    """Where a result may point: to these, and as these registers and parameters do. What is loaded
+    points anywhere if it is as wide as a pointer."""
+    if one.opcode in ("ld", "ldu", "atom"):
+        if "param" in one.modifiers:
+            names, registers = _names(one.operands[1:2])
+            return names, registers | names
+        return {ANYTHING} if one.modifiers[-1] in ("b64", "u64", "s64") else set(), set()
+    return _names([part for source in one.operands[1:] for part in elements(source)])
+
+
+def _names(operands: Sequence[Operand]) -> tuple[set[str], set[str]]:
+    """(names, registers) among operands, and those that addresses begin with."""
+    names, registers = set(), set()
+    for operand in operands:
+        base = operand.base if isinstance(operand, Address) else operand
+        if isinstance(base, Register):
+            registers.add(base.name)
+        elif isinstance(base, (Label, Special, str)):
+            names.add(getattr(base, "name", base))
+    return names, registers
+
+
+# ---- loops that wait for another thread ---------------------------------------------------------
+
+
+STRONG_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+ORDINARY = "volatile_ordinary"  # in place of .volatile, where it is to order nothing
+CLOCKS = ("%clock", "%clock64", "%globaltimer")
+
+
+@dataclass(frozen=True)
+class Poll:
+    """What polls: a volatile or acquiring load, an atomic, a test of an mbarrier."""
+
+    instruction: Instruction
+    alone: bool  # nothing else changes from round to round: only another thread can end the loop
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def without_volatile(kernel: PtxKernel) -> PtxKernel:
+    """The kernel with volatile accesses that count as ordinary ones, although loops poll them."""
+    instructions = [
+        replace(one, modifiers=tuple(ORDINARY if m == "volatile" else m for m in one.modifiers))
+        for one in kernel.instructions
+    ]
+    return replace(kernel, instructions=instructions, spare=[])
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
+    """Of the loops that poll, by the number of the branch that closes them."""
+    found = {}
+    for number, instruction in enumerate(kernel.instructions):
+        label = instruction.operands[-1] if instruction.operands else None
+        if instruction.opcode == "bra" and isinstance(label, Label):
+            start = kernel.labels.get(label.name, number + 1)
+            loop = kernel.instructions[start : number + 1]
+            poll = _polling(loop) if any(map(_reads_what_others_store, loop)) else None
+            if poll:
+                found[number] = Poll(poll, not _goes_on(loop))
+    return found
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def hands_over(kernel: PtxKernel) -> bool:
+    """Whether threads may tell one another in shared memory what they have done: by a load that is
+    volatile or stronger, or an atomic whose result is used."""
+    for instruction in kernel.instructions:
+        strong = instruction.opcode == "ld" and STRONG_LOADS & {*instruction.modifiers}
+        if strong and "global" not in instruction.modifiers:
+            return True
+    results = {
+        name
+        for instruction in kernel.instructions
+        if instruction.opcode == "atom" and "global" not in instruction.modifiers
+        for name in instruction.writes
+    }
+    return bool(results) and any(
+        not results.isdisjoint(instruction.reads) for instruction in kernel.instructions
+    )
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def guarded_loads(kernel: PtxKernel) -> frozenset[int]:
+    """The volatile or stronger loads that no loop polls, by number, where something else may be a
+    flag that guards what they load: a poll, or an atomic with a result."""
+    polls = {poll.instruction.number for poll in polling_loops(kernel).values()}
+    if not polls and not any(one.opcode == "atom" for one in kernel.instructions):
+        return frozenset()
+    strong = [one for one in kernel.instructions if STRONG_LOADS & {*one.modifiers}]
+    return frozenset(one.number for one in strong if one.opcode == "ld") - polls
+
+
+def _goes_on(loop: list[Instruction]) -> bool:
+    """Whether a round differs from the one before: a register is carried over, or time passes."""
+    written: set[str] = set()
+    carried: set[str] = set()
+    for instruction in loop:
+        carried |= {*instruction.reads} - written
+        if any(getattr(operand, "name", "") in CLOCKS for operand in instruction.operands):
+            return True
+        written |= {*instruction.writes}
+    return bool(carried & written)
+
+
+def _polling(loop: list[Instruction]) -> Instruction | None:
+    """What one of the loop's conditional jumps depends on and another thread can change."""
+    source: dict[str, Instruction] = {}
+    known = -1
+    while known != len(source):  # until no register is found to depend on one any more
+        known = len(source)
+        for instruction in loop:
+            read = (source[name] for name in instruction.reads if name in source)
+            origin = next(read, None)
+            if _reads_what_others_store(instruction):
+                origin = instruction
+            if origin is not None:
+                for name in instruction.writes:
+                    source.setdefault(name, origin)
+            if instruction.opcode in ("bra", "exit", "ret") and instruction.guard:
+                if instruction.guard[0].name in source:
+                    return source[instruction.guard[0].name]
+    return None
+
+
+def _reads_what_others_store(instruction: Instruction) -> bool:
+    modifiers = instruction.modifiers
+    if instruction.opcode == "ld":
+        return bool((STRONG_LOADS | {ORDINARY}) & {*modifiers})
+    return instruction.opcode == "atom" or (
+        instruction.opcode == "mbarrier" and modifiers[0] in ("test_wait", "try_wait")
+    )
+
+
+# ---- loops that may be unrolled -----------------------------------------------------------------
+
+
+NEVER = 61  # instructions of PTX of a loop that surely is not unrolled
+MORE = 3  # rounds: fours, a two and a one, of which the longest lane needs the fours alone
+SHORT = 20  # instructions of PTX behind a branch that may be predicated
+MEMORY = ("ld", "st")
+# What ptxas leaves alone in a loop, or makes branches of.
+KEPT = frozenset("atom red shfl vote match redux bar barrier call membar fence cp div rem".split())
+JUMPS = ("bra", "brx", "ret", "exit", "trap", "call", "return")
+BRANCHING = frozenset(("sqrt", "rcp"))  # with "rn": a slow path for subnormals
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def unrolled_loops(kernel: PtxKernel) -> dict[int, range]:
+    """The loops that may be unrolled: by the number of the branch that ends them, the numbers of
+    their instructions."""
+    found = {}
+    for branch in kernel.instructions:
+        label = branch.operands[-1] if branch.operands else None
+        if branch.opcode != "bra" or not isinstance(label, Label):
+            continue
+        start = kernel.labels.get(label.name, branch.number + 1)
+        if start > branch.number or start in kernel.as_written:
+            continue
+        body = kernel.instructions[start : branch.number]
+        decides = branch
+        if not branch.guard and body and body[-1].opcode == "bra":
+            decides = body.pop()  # a jump out of the loop stands before the jump back
+        if _may_be_unrolled(kernel, body, range(start, decides.number)):
+            found[decides.number] = range(start, decides.number)
+    return found
+
+
+def _may_be_unrolled(kernel: PtxKernel, body: list[Instruction], loop: range) -> bool:
+    if len(body) >= NEVER or any(_is_kept(one) for one in body):
+        return False
+    if not any(one.opcode in MEMORY for one in body):
+        return False  # nothing that is counted
+    inner = [one for one in body if one.opcode in JUMPS]
+    if not all(loop.start < _target(kernel, one) <= loop.stop for one in inner):
+        return False  # a loop around another, or one with a second way out
+    return _steps(body)
+
+
+@functools.lru_cache(maxsize=64)
+def skipped_shared(kernel: PtxKernel) -> frozenset[tuple[str, int]]:
+    """File and line of accesses to shared memory that a short branch jumps over: the assembler may
+    predicate them, and the hardware then counts requests of warps without an active lane too."""
+    found = set()
+    for branch in kernel.instructions:
+        label = branch.operands[-1] if branch.operands else None
+        if branch.opcode == "bra" and branch.guard and isinstance(label, Label):
+            stop = kernel.labels.get(label.name, 0)
+            inside = kernel.instructions[branch.number + 1 : stop]
+            if len(inside) <= SHORT:
+                found |= {
+                    (one.file, one.line)
+                    for one in inside
+                    if one.opcode in MEMORY and "shared" in one.modifiers
+                }
+    return frozenset(found)
+
+
+def _target(kernel: PtxKernel, jump: Instruction) -> int:
+    """The instruction that a jump inside a loop goes on to; -1 for one that is left by it, or that
+    goes back."""
+    label = jump.operands[-1] if jump.operands else None
+    place = kernel.labels.get(label.name, -1) if isinstance(label, Label) else -1
+    return place if jump.opcode == "bra" and place > jump.number else -1
+
+
+def _is_kept(one: Instruction) -> bool:
+    return one.opcode in KEPT or one.opcode in BRANCHING and "rn" in one.modifiers
+
+
+def _steps(body: list[Instruction]) -> bool:
+    """Whether anything is counted by a constant."""
+    return any(
+        one.opcode in ("add", "sub")
+        and one.operands[0] == one.operands[1]
+        and isinstance(one.operands[2], Immediate)
+        for one in body
+        if len(one.operands) == 3
+    )
