@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from ..simt.options import at_least
+from ..simt.checks import at_least
 from ..simt.words import counted
 from . import workers
 from .workers import Failure

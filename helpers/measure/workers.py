@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from ..simt.options import at_least
+from ..simt.checks import at_least
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -42,11 +42,8 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     checks               what a launch may be given, for the command line and Python alike
     arguments            the arguments of a launch, laid out as bytes or read from text
     machine              one launch from its source to its trace
-    instances            the instances of kernel templates that host code launches
     loading              a kernel from a file; the list of a file's kernels
     reports              a run as text, JSON, JUnit's XML and SARIF
-    self_test            planted bugs that the machine has to find
-    options              types of command-line options
     command              the command `simt`
     __main__             the same as `python -m simt`
 

@@ -6,8 +6,9 @@ words. An error is one sentence: what is expected, what was given, and what to d
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from operator import index
@@ -114,6 +115,27 @@ def check_integer(what: str, value, lowest: int) -> None:
         raise TypeError(f"{what} must be an integer, not {_short(value)}") from None
     if number < lowest:
         raise ValueError(f"{what} must be at least {lowest}, not {number}")
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """The type of an option that is an integer from `lowest` up."""
+
+    def integer(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
+        if value < lowest:
+            raise argparse.ArgumentTypeError(f"{value} is below {lowest}")
+        return value
+
+    return integer
+
+
+def rows_x_cols(text: str) -> tuple[int, int]:
+    """The type of an option ROWSxCOLS."""
+    rows, cols = map(at_least(1), text.split("x"))
+    return rows, cols
 
 
 def check_choice(what: str, value, choices: Sequence) -> None:

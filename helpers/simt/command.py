@@ -57,14 +57,12 @@ import numpy as np
 
 from . import interrupts, reports
 from .arguments import argument
-from .checks import launch_shape
+from .checks import at_least, launch_shape
 from .cuda_text import signature, variables
 from .geometry import Shape
 from .loading import listing, load_kernel
 from .machine import INSTRUCTION_LIMIT, KernelText, declarations, simulate
-from .options import at_least
 from .reports import KernelRun
-from .self_test import self_test
 from .trace import Trace
 from .words import counted, duration
 
@@ -387,3 +385,80 @@ def _show(text: str) -> None:
         print(text.encode(encoding, errors="replace").decode(encoding), flush=True)
     except BrokenPipeError:  # so that Python's own flush at the end does not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# ---- the self-test ----
+
+# Each kernel reverses the 64 numbers of a block, and has a bug if PLANTED is defined. The line that
+# the arrow marks has to be reported.
+BUGS = {
+    "race on shared memory": (
+        "a missing __syncthreads()",
+        """
+__global__ void reverse(const float* x, float* y)
+{
+    __shared__ float row[64];
+    row[threadIdx.x] = x[64 * blockIdx.x + threadIdx.x];
+#ifndef PLANTED
+    __syncthreads();
+#endif
+    y[64 * blockIdx.x + threadIdx.x] = row[63 - threadIdx.x];  // <-
+}
+""",
+    ),
+    "out-of-bounds store": (
+        "an index that passes the end of an array",
+        """
+#ifdef PLANTED
+#define LAST 64
+#else
+#define LAST 63
+#endif
+__global__ void reverse(const float* x, float* y)
+{
+    const int first = 64 * blockIdx.x;
+    y[first + LAST - threadIdx.x] = x[first + threadIdx.x];  // <-
+}
+""",
+    ),
+    "race on global memory": (
+        "a store to the elements of another block",
+        """
+__global__ void reverse(const float* x, float* y)
+{
+#ifdef PLANTED
+    const int first = 0;
+#else
+    const int first = 64 * blockIdx.x;
+#endif
+    y[first + 63 - threadIdx.x] = x[64 * blockIdx.x + threadIdx.x];  // <-
+}
+""",
+    ),
+}
+BLOCKS = 2
+
+
+def self_test() -> tuple[bool, str]:
+    """Run each kernel with its bug and without: (whether all is as it must be, a line for each).
+
+    Raises what `simulate` raises where kernels cannot be compiled.
+    """
+    checks: list[tuple[bool, str]] = []
+    for kind, (bug, code) in BUGS.items():
+        code = code.lstrip()
+        (line,) = (n for n, text in enumerate(code.splitlines(), 1) if text.endswith("// <-"))
+        for options in (("-DPLANTED",), ()):
+            x = np.arange(64 * BLOCKS, dtype=np.float32)
+            y = np.full_like(x, np.nan)
+            trace = simulate(KernelText(code, "reverse", options), BLOCKS, 64, (x, y))
+            found = [(one.kind, one.line) for one in trace.findings]
+            if options:
+                said = f"{bug} is reported as '{kind}' in line {line}"
+                checks.append((found == [(kind, line)], said))
+            else:
+                right = np.array_equal(y.reshape(-1, 64), x.reshape(-1, 64)[:, ::-1])
+                said = "the kernel without that bug has no finding and is correct"
+                checks.append((right and not found, said))
+    lines = [f"{'passed' if passed else 'FAILED'}: {said}" for passed, said in checks]
+    return all(passed for passed, _ in checks), "\n".join(lines)

@@ -15,7 +15,6 @@ import pytest
 
 from helpers.base.paths import ROOT
 from helpers.simt import Findings, KernelText, command, reports, simulate
-from helpers.simt import self_test as checking
 from helpers.simt.command import main
 from helpers.simt.findings import Finding
 
@@ -313,7 +312,7 @@ def test_the_self_test_fails_if_the_machine_finds_something_else(
         trace = simulate(*args, **named)
         return replace(trace, findings=change(trace.findings))
 
-    monkeypatch.setattr(checking, "simulate", spoilt)
+    monkeypatch.setattr(command, "simulate", spoilt)
     assert main(["--self-test"]) == 1
     assert capsys.readouterr().out.count("FAILED: ") == count
 
@@ -324,7 +323,7 @@ def test_the_self_test_fails_if_the_machine_computes_something_else(capsys, monk
         args[1][5] += 1
         return trace
 
-    monkeypatch.setattr(checking, "simulate", spoilt)
+    monkeypatch.setattr(command, "simulate", spoilt)
     assert main(["--self-test"]) == 1
     assert capsys.readouterr().out.count("FAILED: ") == 3
 

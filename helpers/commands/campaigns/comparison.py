@@ -39,7 +39,7 @@ from ...measure.problem_groups import GROUPS, entries, name_of
 from ...measure.workers import Failure
 from ...problem.problem import Problem
 from ...problem.shapes import COMPARED_FAMILIES, COMPARED_SHAPES, compared_family, compared_shapes
-from ...simt.options import rows_x_cols
+from ...simt.checks import rows_x_cols
 from ...simt.words import counted
 
 ALL, NONE = "all", "none"  # of the groups

@@ -46,7 +46,7 @@ from ...page.tables import lines_of
 from ...problem.problem import Problem
 from ...problem.shapes import PIPELINE_SHAPES
 from ...run.bound import load
-from ...simt.options import rows_x_cols
+from ...simt.checks import rows_x_cols
 from ...simt.words import counted, often
 
 

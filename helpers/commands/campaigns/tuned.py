@@ -30,7 +30,7 @@ from ...measure.tuning_grid import (
     tuned,
     with_and_without,
 )
-from ...simt.options import at_least
+from ...simt.checks import at_least
 
 AHEAD = 60  # shapes whose trials are compiled before they are timed
 
