@@ -201,7 +201,7 @@ def host_aside(text: str, project: str) -> str:
     text = _spelled_out(text, project)
     plain = _blank(text)
     cut = bytearray(len(text))
-    _set_aside(DIRECTIVE.sub(_blanks, plain), 0, len(plain), cut, set())
+    _set_aside(plain_text(text), cut)
     _keep_directives(text, cut)
     for match in ON_LAMBDA.finditer(plain):  # in a kernel it goes without saying
         cut[match.start(2) : match.end(2)] = b"\1" * len(match[2])
@@ -250,36 +250,19 @@ def _spelled_out(text: str, project: str) -> str:
     return "".join(parts) + text[end:]
 
 
-def _set_aside(plain: str, place: int, end: int, cut: bytearray, gone: set[str]) -> None:
-    """Mark the host's declarations between two places, which lie at the scope of a namespace.
-    `gone` are the names of those met so far."""
-    while place < end:
-        start = place
-        stop, body = _declaration(plain, start, end)
-        head = plain[start : body if body >= 0 else stop]
-        if body >= 0 and SCOPE.fullmatch(head):
-            _set_aside(plain, body + 1, stop - 1, cut, gone)
-        elif _is_hosts(head, plain[start:stop], gone):
-            cut[start:stop] = b"\1" * (stop - start)
+def _set_aside(plain: str, cut: bytearray) -> None:
+    """Mark the host's declarations, and of classes the methods that only the host can call."""
+    gone: set[str] = set()  # names of the host's declarations so far
+    for start, stop, body, in_class in declarations(plain):
+        head, whole = plain[start : body if body >= 0 else stop], plain[start:stop]
+        if in_class:
+            method = body >= 0 and "(" in head and not _is_class(head)
+            calls = HOST_CALL.search(whole) or HOST_ONLY.search(whole)
+            hosts = method and calls and not ON_DEVICE.search(head)
+        elif hosts := _is_hosts(head, whole, gone):
             gone.update(DECLARED.findall(head.partition("(")[0] + ";"))
-        elif body >= 0 and _is_class(head):
-            _set_methods_aside(plain, body + 1, plain.rfind("}", body, stop), cut)
-        place = stop
-
-
-def _set_methods_aside(plain: str, place: int, end: int, cut: bytearray) -> None:
-    """Mark the methods of a class, between its braces, that only the host can call."""
-    while place < end:
-        while access := ACCESS.match(plain, place, end):
-            place = access.end()
-        stop, body = _declaration(plain, place, end)
-        head, whole = plain[place:body], plain[place:stop]
-        if body >= 0 and _is_class(head):
-            _set_methods_aside(plain, body + 1, plain.rfind("}", body, stop), cut)
-        elif body >= 0 and "(" in head and not ON_DEVICE.search(head):
-            if HOST_CALL.search(whole) or HOST_ONLY.search(whole):
-                cut[place:stop] = b"\1" * (stop - place)
-        place = stop
+        if hosts:
+            cut[start:stop] = b"\1" * (stop - start)
 
 
 def _is_hosts(head: str, whole: str, gone: set[str]) -> bool:
