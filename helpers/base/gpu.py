@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
-from .typed_json import Count, Must
+from .json_files import Count, Must
 
 # Maximum shared memory per block in KB, by compute capability (CUDA C++ Programming Guide,
 # technical specifications). An unlisted capability has the value of the next lower one.

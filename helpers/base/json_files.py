@@ -1,27 +1,43 @@
-"""Read and write JSON files: errors name the damaged file, and writes are atomic."""
+"""Read, write and validate JSON files: errors name the damaged file, and writes are atomic.
+
+The annotations of a dataclass or a `TypedDict` are the only description of a file's schema. A type
+is narrowed by a condition: `Annotated[float, Must("a positive number", lambda us: us > 0)]`.
+
+    typed("nvidia-h200/steps.jsonl, line 7", fields, Case)
+    ValueError: nvidia-h200/steps.jsonl, line 7: calls is "50", not an integer
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
 import json
 import os
 import re
+import types
+import typing
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+MAX_SHOWN = 60  # characters of a value in a message
 
 
 def read_json(path: Path) -> dict:
     """Return the JSON object in a file. Raises `FileNotFoundError`, and a one-sentence `ValueError`
     for a file that is empty, truncated or in a merge conflict, or that contains NaN, an infinity, a
     duplicate key, or anything but an object."""
-    return _object(_text(path), named(path))
+    return _parsed(_text(path), named(path))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict]]:
     """Yield the line number and the object of each line of a JSON Lines file. Raises what
     `read_json` raises, with the number of the damaged line."""
     for number, line in enumerate(_text(path).splitlines(), 1):
-        yield number, _object(line, f"{named(path)}, line {number}")
+        yield number, _parsed(line, f"{named(path)}, line {number}")
 
 
 def _text(path: Path) -> str:
@@ -40,7 +56,7 @@ def _text(path: Path) -> str:
     return text
 
 
-def _object(text: str, where: str) -> dict:
+def _parsed(text: str, where: str) -> dict:
     """Parse a text that must be one JSON object; `where` names it in errors."""
 
     def refuse(constant: str) -> None:
@@ -119,3 +135,227 @@ def _dumped(value: object) -> str:
 def named(path: Path) -> str:
     """Return a file's folder and name, "nvidia-h200/steps.jsonl", to identify it in a message."""
     return f"{path.parent.name}/{path.name}"
+
+
+# ---- values of the types that annotations give ----
+
+
+class Must(NamedTuple):
+    """A condition on a value beyond its type."""
+
+    be: str  # a noun phrase for messages: "a positive number"
+    holds: Callable[[Any], bool]
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+Count = Annotated[int, Must("a positive integer", lambda number: number >= 1)]
+Natural = Annotated[int, Must("a non-negative integer", lambda number: number >= 0)]
+Time = Annotated[float, Must("a positive number of microseconds", lambda us: us > 0)]
+Samples = Annotated[list[Time], Must("a non-empty list of samples", bool)]
+Share = Annotated[float, Must("a positive number", lambda share: share > 0)]
+Date = Annotated[str, Must("a date such as 2030-01-02T03:04:05+00:00", _is_date)]
+Dtype = Annotated[
+    str, Must("float32, float16 or bfloat16", {"float32", "float16", "bfloat16"}.__contains__)
+]
+
+
+class Unfit(Exception):
+    """A value does not match its type. `path` lists the keys and indices that lead to it, innermost
+    first."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem, self.path = problem, []
+
+
+def typed(path: Path | str, value: object, kind: Any) -> Any:
+    """Validate a JSON value against a type and return it, with dataclasses built.
+
+    An integer is accepted as a float. A `TypedDict` may have additional keys, a dataclass may not.
+    A class with `of_json(fields)` is built by that method, from a value of the type that `fields`
+    is annotated with. A value that is already an instance of its dataclass is returned unchanged.
+    `path` is the file, or a text that names the value's location.
+
+    Raises `ValueError` with location, key, value and the expected type.
+    """
+    try:
+        return _reader(kind)(value)
+    except Unfit as error:
+        key = "".join(map(_key, reversed(error.path))).removeprefix(".")
+        where = path if isinstance(path, str) else named(path)
+        raise ValueError(f"{where}: {key or 'the object'} {error.problem}") from None
+
+
+Reader = Callable[[Any], Any]
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """Return the function that validates a JSON value against a type; it raises `Unfit`."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _narrowed(_reader(inner[0]), inner[1:])
+    if origin in (types.UnionType, typing.Union):
+        return _optional(_reader(next(one for one in inner if one is not type(None))))
+    if origin is list:
+        return _list_of(_reader(inner[0]))
+    if origin is dict:
+        return _dict_of(_reader(inner[1]))
+    if origin is tuple:
+        return _tuple_of(tuple(map(_reader, inner)))
+    if of_json := getattr(kind, "of_json", None):
+        fields_type = typing.get_type_hints(of_json, include_extras=True)["fields"]
+        return _built(_reader(fields_type), of_json)
+    if dataclasses.is_dataclass(kind):
+        build = _built(_object(kind, others=False), lambda made: kind(**made))
+        return lambda value: value if isinstance(value, kind) else build(value)
+    if typing.is_typeddict(kind):
+        return _object(kind, others=True)
+    return _plain(kind)
+
+
+def _built(read: Reader, build: Callable[[Any], Any]) -> Reader:
+    """Read a value and pass it to `build`, whose `ValueError` becomes `Unfit`."""
+
+    def built(value: Any) -> Any:
+        value = read(value)
+        try:
+            return build(value)
+        except ValueError as error:
+            raise Unfit(f"is refused: {error}") from None
+
+    return built
+
+
+def _plain(kind: type) -> Reader:
+    allowed = (int, float) if kind is float else (kind,)
+    name = {
+        **{float: "a number", int: "an integer", str: "a string", bool: "true or false"},
+        **{dict: "an object", list: "a list"},
+    }[kind]
+
+    def read(value: Any) -> Any:
+        if type(value) not in allowed:
+            raise _not(value, name)
+        if kind in (int, float) and not abs(value) < 2**63:
+            raise _not(value, "a number below 2^63")
+        return value
+
+    return read
+
+
+def _narrowed(read: Reader, musts: tuple[Must, ...]) -> Reader:
+    def narrowed(value: Any) -> Any:
+        value = read(value)
+        for must in musts:
+            if not must.holds(value):
+                raise _not(value, must.be)
+        return value
+
+    return narrowed
+
+
+def _optional(read: Reader) -> Reader:
+    return lambda value: None if value is None else read(value)
+
+
+def _inner(read: Reader, value: Any, key: str | int) -> Any:
+    """Read a part of a value; an error gets its key or index."""
+    try:
+        return read(value)
+    except Unfit as error:
+        error.path.append(key)
+        raise
+
+
+def _list_of(read: Reader) -> Reader:
+    return lambda value: _each(itertools.repeat(read), value, "a list")
+
+
+def _tuple_of(reads: tuple[Reader, ...]) -> Reader:
+    return lambda value: _each(reads, value, f"a list of {len(reads)}", len(reads))
+
+
+def _each(reads: Iterable[Reader], items: Any, expected: str, count: int | None = None) -> list:
+    """Read each item of a list with its reader; an error gets the index of the item."""
+    if type(items) is not list or count not in (None, len(items)):
+        raise _not(items, expected)
+    values = []
+    try:
+        for read, item in zip(reads, items, strict=False):
+            values.append(read(item))
+    except Unfit as error:
+        error.path.append(len(values))
+        raise
+    return values
+
+
+def _dict_of(read: Reader) -> Reader:
+    def entries(value: Any) -> dict:
+        if type(value) is not dict:
+            raise _not(value, "an object")
+        return {name: _inner(read, entry, name) for name, entry in value.items()}
+
+    return entries
+
+
+def _required(kind: Any) -> Collection[str]:
+    """The fields of a class that an object must have."""
+    if typing.is_typeddict(kind):
+        return kind.__required_keys__
+    missing = dataclasses.MISSING
+    return [
+        one.name
+        for one in dataclasses.fields(kind)
+        if one.default is missing and one.default_factory is missing
+    ]
+
+
+def _object(kind: Any, others: bool) -> Reader:
+    """Read an object with the fields of a class, and with `others` if allowed. Field types are
+    resolved on the first read, because one may name a class that is defined further down."""
+    required = _required(kind)
+
+    @functools.cache
+    def fields() -> Mapping[str, Reader]:
+        hints = typing.get_type_hints(kind, include_extras=True)
+        own = {n: hint for n, hint in hints.items() if typing.get_origin(hint) is not ClassVar}
+        return {name: _reader(hint) for name, hint in own.items()}
+
+    def read(value: Any) -> dict:
+        if type(value) is not dict:
+            raise _not(value, "an object")
+        readers = fields()
+        if missing := [name for name in readers if name in required and name not in value]:
+            raise Unfit(f"lacks {missing[0]}")
+        values = {}
+        for name, entry in value.items():
+            reader = readers.get(name)
+            if reader is None and not others:
+                raise Unfit(f"has a key {name!r}, which this version does not know")
+            values[name] = entry if reader is None else _inner(reader, entry, name)
+        return values
+
+    return read
+
+
+def _key(name: str | int) -> str:
+    """A key or an index as a message writes it: `.name`, `["a b"]`, `[3]`."""
+    if isinstance(name, int):
+        return f"[{name}]"
+    return f".{name}" if name.isidentifier() else f"[{json.dumps(name, ensure_ascii=False)}]"
+
+
+def _not(value: Any, expected: str) -> Unfit:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except ValueError:  # an integer with more digits than Python converts
+        text = "a huge number"
+    text = text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+    return Unfit(f"is {text}, not {expected}")

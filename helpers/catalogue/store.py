@@ -24,10 +24,9 @@ from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
 
 from ..base.gpu import Gpu, GpuDescription, gpu_from_record
 from ..base.gpu import gpu_folder as gpu_folder  # re-exported for campaigns
-from ..base.json_files import named, read_lines, write_lines
+from ..base.json_files import Date, Must, named, read_lines, typed, write_lines
 from ..base.mode import replay_is_forced
 from ..base.paths import RECORDS
-from ..base.typed_json import Date, Must, typed
 from ..problem.problem import Problem
 from ..problem.shapes import Shape
 

@@ -20,9 +20,8 @@ from typing import Annotated, TypedDict
 
 from ..base import paths
 from ..base.gpu import Gpu, gpu_folder, gpu_name
-from ..base.json_files import named
+from ..base.json_files import Count, Dtype, Must, Natural, Samples, Time, named
 from ..base.mode import gpu_for_plans, replaying
-from ..base.typed_json import Count, Dtype, Must, Natural, Samples, Time
 from ..problem.problem import Problem
 from . import store
 from .store import Observation, Run

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..base.gpu import gpu_in_use
-from ..base.typed_json import Count, Samples
+from ..base.json_files import Count, Samples
 from ..catalogue import dispatch, store
 from ..catalogue.store import REFERENCE_GPU, AtProblem, Run
 from ..export.python import write

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..base.arguments import checked
 from ..base.gpu import gpu_in_use
-from ..base.typed_json import Count, Date, Natural, Samples, Time
+from ..base.json_files import Count, Date, Natural, Samples, Time
 from ..catalogue import registry, store
 from ..catalogue.store import AtProblem, Run, latest
 from ..problem.problem import Problem

@@ -18,8 +18,8 @@ from typing import Annotated
 import numpy as np
 
 from ..base.gpu import Gpu, gpu_in_use
+from ..base.json_files import Count, Must, Natural, Samples
 from ..base.mode import gpu_for_plans
-from ..base.typed_json import Count, Must, Natural, Samples
 from ..catalogue import registry, store
 from ..catalogue.registry import HINT_MACROS, split_trial, with_hints
 from ..catalogue.store import AtProblem

@@ -19,9 +19,8 @@ from typing import Annotated, TypedDict
 
 from ..base.arguments import checked
 from ..base.gpu import Gpu, GpuDescription
-from ..base.json_files import read_json
+from ..base.json_files import Count, Dtype, Must, Natural, Samples, Share, Time, read_json, typed
 from ..base.paths import RECORDS
-from ..base.typed_json import Count, Dtype, Must, Natural, Samples, Share, Time, typed
 from ..catalogue import registry, store
 from ..catalogue.plan import Plan
 from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number

@@ -14,7 +14,7 @@ from typing import TypedDict
 import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
 
-from ..base.typed_json import Count, Dtype
+from ..base.json_files import Count, Dtype
 from .operations import (
     BANDWIDTH_BASELINES,
     CAUSAL,

@@ -1,14 +1,26 @@
-"""JSON files: written whole or not at all, by however many writers, and nothing is left lying."""
+"""JSON files are written whole or not at all, and validated: one sentence for each mismatch."""
 
 from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, TypedDict
 
 import pytest
 
-from helpers.base.json_files import read_json, write_json
+from helpers.base.json_files import (
+    Count,
+    Date,
+    Dtype,
+    Must,
+    Natural,
+    Samples,
+    read_json,
+    typed,
+    write_json,
+)
 
 
 def test_what_is_written_is_read_and_alone(tmp_path: Path) -> None:
@@ -73,3 +85,99 @@ def test_damage_is_named(tmp_path: Path, text: str, said: str) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"^gpu/x\.json is not UTF-8 text$"):
         read_json(path)
+
+
+# ---- values of the types that annotations give ----
+
+FILE = Path("somewhere/nvidia-test/x.json")
+
+
+class Optional(TypedDict, total=False):
+    dtype: Dtype
+
+
+class Head(Optional):
+    name: str
+    count: Natural
+
+
+@dataclass(frozen=True)
+class Part:
+    rows: Count
+    samples_us: Samples
+    launch: dict[str, int] = field(default_factory=dict)
+    note: str | None = None
+
+
+@dataclass
+class Whole:
+    head: Head
+    utc: Date
+    parts: list[Part]
+    pairs: list[tuple[float, str]] = field(default_factory=list)
+    free: dict = field(default_factory=dict)
+    even: Annotated[int, Must("even", lambda number: number % 2 == 0)] = 0
+    yes: bool = False
+
+
+HEAD = {"name": "a", "count": 0, "more": [1]}
+PART = {"rows": 1, "samples_us": [1, 2.5], "launch": {"grid": 3}, "note": None}
+GOOD = {
+    "head": HEAD,
+    "utc": "2030-01-02T03:04:05+00:00",
+    "parts": [PART],
+    "pairs": [[0.5, "why"]],
+    "free": {"a": [{}]},
+    "even": 2,
+    "yes": True,
+}
+
+
+def test_what_is_of_its_type_is_built() -> None:
+    found = typed(FILE, GOOD, Whole)
+    assert found.parts == [Part(1, [1, 2.5], {"grid": 3})]
+    assert (found.head, found.pairs, found.yes) == (HEAD, [[0.5, "why"]], True)
+    assert typed(FILE, {**GOOD, "head": {**HEAD, "dtype": "bfloat16"}}, Whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"head": {"name": "a"}}, "head lacks count"),
+        ({"head": {**HEAD, "name": 3}}, "head.name is 3, not a string"),
+        ({"head": {**HEAD, "count": -1}}, "head.count is -1, not a non-negative integer"),
+        ({"head": {**HEAD, "count": True}}, "head.count is true, not an integer"),
+        ({"head": {**HEAD, "dtype": "int8"}}, 'head.dtype is "int8", not float32, float16 or'),
+        ({"head": []}, "head is [], not an object"),
+        ({"utc": "yesterday"}, 'utc is "yesterday", not a date such as 2030-'),
+        ({"parts": {}}, "parts is {}, not a list"),
+        ({"parts": [PART, 1]}, "parts[1] is 1, not an object"),
+        ({"parts": [{**PART, "rows": 0}]}, "parts[0].rows is 0, not a positive integer"),
+        ({"parts": [{**PART, "rows": 1.0}]}, "parts[0].rows is 1.0, not an integer"),
+        ({"parts": [{**PART, "rows": 10**5000}]}, "parts[0].rows is a huge number, not a number"),
+        ({"parts": [{**PART, "samples_us": []}]}, "parts[0].samples_us is [], not a non-empty"),
+        ({"parts": [{**PART, "samples_us": [1, 0]}]}, "parts[0].samples_us[1] is 0, not a posit"),
+        ({"parts": [{**PART, "samples_us": [float("inf")]}]}, "samples_us[0] is Infinity, not a"),
+        ({"parts": [{**PART, "samples_us": [float("nan")]}]}, "samples_us[0] is NaN, not a numb"),
+        ({"parts": [{**PART, "launch": {"a b": "1"}}]}, 'parts[0].launch["a b"] is "1", not an'),
+        ({"parts": [{**PART, "note": 1}]}, "parts[0].note is 1, not a string"),
+        ({"parts": [{**PART, "rwos": 1}]}, "parts[0] has a key 'rwos', which this version does"),
+        ({"pairs": [[1]]}, "pairs[0] is [1], not a list of 2"),
+        ({"pairs": [["why", 1]]}, 'pairs[0][0] is "why", not a number'),
+        ({"free": 1}, "free is 1, not an object"),
+        ({"even": 3}, "even is 3, not even"),
+        ({"yes": 1}, "yes is 1, not true or false"),
+        ({"utc": "x" * 999}, f'utc is "{"x" * 56}..., not a date'),
+    ],
+)
+def test_what_is_not_is_named_with_its_key(change: dict, said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        typed(FILE, {**GOOD, **change}, Whole)
+    message = str(caught.value)
+    assert message.startswith("nvidia-test/x.json: ") and said in message, message
+    assert "\n" not in message and len(message) < 200
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(ValueError, match="^nvidia-test/x.json: the object lacks utc$"):
+        typed(FILE, {"head": HEAD, "parts": []}, Whole)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Annotated, TypedDict
 
 from ...base.arguments import checked
-from ...base.typed_json import Must, Natural
+from ...base.json_files import Must, Natural
 from ...catalogue import store
 from ...catalogue.registry import UNFUSED
 from ...catalogue.store import AtProblem

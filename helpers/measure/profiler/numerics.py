@@ -9,7 +9,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 
 from ...base.arguments import checked
-from ...base.typed_json import Must
+from ...base.json_files import Must
 from ...catalogue import store
 from ...catalogue.store import Run
 from ...run.launch import launch

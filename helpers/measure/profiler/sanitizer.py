@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...base.typed_json import Natural
+from ...base.json_files import Natural
 from ...catalogue.store import Run
 from ..records import launch_of, step_hash
 from ..workers import Failure

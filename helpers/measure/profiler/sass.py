@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...base.arguments import checked
 from ...base.gpu import Gpu
-from ...base.typed_json import Natural
+from ...base.json_files import Natural
 from ...catalogue import registry, store
 from ...catalogue.store import Run
 from ...problem.problem import Problem
