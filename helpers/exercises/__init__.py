@@ -2,9 +2,8 @@
 
 The modules, lowest first. Each only imports from those above it in this list.
 
-    results      the expected y, and the first difference
     words        bugs and compiler errors in a learner's words
-    attempt      a graded kernel and its runs
+    attempt      a graded kernel, its runs, and the expected y
     conditions   the conditions that an answer must satisfy
     table        the exercises and their conditions
     verdict      the result of a grading

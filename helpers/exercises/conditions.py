@@ -14,8 +14,7 @@ import numpy as np
 from ..run.references import make_input, special_rows
 from ..simt import Counters, Trace
 from ..simt.words import are, counted
-from .attempt import Attempt, Execution, Shape, limit
-from .results import Goal, first_wrong, unwritten
+from .attempt import Attempt, Execution, Goal, Shape, first_wrong, limit, unwritten
 from .words import of_finding, worst
 
 SECTOR = 32

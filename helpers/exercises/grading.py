@@ -58,7 +58,9 @@ def grade(name: str) -> Verdict:
     Raises `ValueError` that lists the exercises for an unknown one, and `OSError` if the file
     cannot be made.
     """
-    return judge(_known(name), answer(name).read_text(encoding="utf-8"))
+    if name not in EXERCISES:
+        raise ValueError(f"no exercise {name!r}; there are: {', '.join(EXERCISES)}")
+    return judge(name, answer(name).read_text(encoding="utf-8"))
 
 
 def judge(name: str, code: str) -> Verdict:
@@ -92,9 +94,3 @@ def conditions(exercise: Exercise) -> list[Condition]:
         about = exercise.goal, exercise.special, exercise.columns
         found += [right_far_apart(*about), right_special(*about)]
     return [*found, *exercise.conditions]
-
-
-def _known(name: str) -> str:
-    if name not in EXERCISES:
-        raise ValueError(f"no exercise {name!r}; there are: {', '.join(EXERCISES)}")
-    return name

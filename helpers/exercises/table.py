@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from .attempt import Shape
+from .attempt import (
+    Goal,
+    Shape,
+    copy,
+    log_softmax,
+    minus_target,
+    softmax,
+    softmax_of_columns,
+    softmax_of_seen,
+    way_back_from_x,
+    way_back_of_log,
+)
 from .conditions import (
     Condition,
     a_tree,
@@ -22,17 +33,6 @@ from .conditions import (
     two_at_a_time,
     waits_for_messages,
     wide,
-)
-from .results import (
-    Goal,
-    copy,
-    log_softmax,
-    minus_target,
-    softmax,
-    softmax_of_columns,
-    softmax_of_seen,
-    way_back_from_x,
-    way_back_of_log,
 )
 
 
