@@ -1,8 +1,8 @@
 """Bad input to the command and to `simulate`: each gets one sentence that says what was expected,
 what was given or what to do; input that can only mean one thing runs.
 
-More is in test_command.py (arguments and files), test_signatures.py and test_refusals.py (arguments
-of `simulate`) and test_loading.py (files and `__constant__` variables)."""
+More is in test_command.py (arguments and files), test_signatures.py (arguments of `simulate`) and
+test_loading.py (files and `__constant__` variables)."""
 
 import re
 import shlex
@@ -72,6 +72,7 @@ WRONG_LINES = {
     f"--shared -1 {ARGS}": "argument --shared: -1 is below 0",
     f"--shared 300000 {ARGS}": "scale requests 0 bytes of static, 300000 of dynamic shared memory",
     f"--limit 1e6 {ARGS}": "argument --limit: '1e6' is not an integer",
+    f"--limit 0 {ARGS}": "argument --limit: 0 is below 1",
     f"--grid 1000 --block 1024 --cooperative {ARGS}": "a cooperative launch of 1000 blocks",
     # ---- options ----
     f"--orders 3 {ARGS}": "argument --orders: invalid choice: 3",
@@ -96,6 +97,8 @@ WRONG_LINES = {
     "--args float32[100] float32[100] 010 0.5": "n: 010 may be read as octal: write 10",
     "--args float32[100] float32[100] null 0.5": "n: the kernel takes int, not null",
     "--args float32[100] float32[100] 99 0.5f": "a: '0.5f' is not a number, an array such as",
+    "--args float32[100] float32[100] 99 1e400": "a: 1e400 is too large for a number",
+    "--args float32[100] float32[100] 99 1e39": "a is 1e+39, the kernel takes float (at most",
     "--args fortran.npy float32[100] 99 0.5": "x is not C-contiguous; a kernel ignores strides",
     "--args several.npz float32[100] 99 0.5": "x: 'several.npz' is not a number, an array such",
     f"{ARGS} weights=float32[5] weights=x.npy": "weights has two values among --args: leave one",
@@ -207,6 +210,37 @@ WRONG_CALLS = {
     "symbols as a list": ({"symbols": [1]}, "symbols must be a dict of values by the names of"),
     "symbols as a set": ({"symbols": {"c"}}, "symbols must be a dict of values by the names of"),
     "symbols by number": ({"symbols": {1: 2}}, "symbols must be a dict of values by the names of"),
+    # ---- sizes ----
+    "a long block": ({"block": 1025}, "block 1025 is outside CUDA's limits of 1 to (1024, 1024, "),
+    "a large block": ({"block": (64, 32)}, "block (64, 32, 1) has 2048 threads; CUDA allows 1024"),
+    "a deep block": ({"block": (1, 1, 65)}, "block (1, 1, 65) is outside CUDA's limits of 1 to"),
+    "an empty block": ({"block": 0}, "block 0 is outside CUDA's limits of 1 to"),
+    "no sizes": ({"block": ()}, "block () must have one to three sizes"),
+    "a block with a float": (
+        {"block": (32, 1.0)},
+        "block must be one to three integers, not (32, ",
+    ),
+    "None as block": ({"block": None}, "block must be one to three integers, not None"),
+    "an empty grid": ({"grid": 0}, "grid 0 is outside CUDA's limits of 1 to"),
+    "a high grid": ({"grid": (1, 65536)}, "grid (1, 65536) is outside CUDA's limits of 1 to"),
+    "a negative grid": ({"grid": (1, -1)}, "grid (1, -1) is outside CUDA's limits of 1 to"),
+    "four sizes": ({"grid": (1, 1, 1, 1)}, "grid (1, 1, 1, 1) must have one to three sizes"),
+    "a grid as text": ({"grid": "16"}, "grid must be one to three integers, not '16'"),
+    "a grid as bytes": ({"grid": b"16"}, "grid must be one to three integers, not b'16'"),
+    "a grid as a float": ({"grid": 1.5}, "grid must be one to three integers, not 1.5"),
+    "negative shared memory": ({"shared_mem": -1}, "shared_mem must be at least 0, not -1"),
+    "half a byte": ({"shared_mem": 1.5}, "shared_mem must be an integer, not 1.5"),
+    "no instructions": ({"instruction_limit": 0}, "instruction_limit must be at least 1, not 0"),
+    "a limit as a float": ({"instruction_limit": 1e6}, "instruction_limit must be an integer, not"),
+    # ---- names ----
+    "names as text": ({"names": "xyn"}, "names must be a sequence of strings, one per argument,"),
+    "None as names": (
+        {"names": None},
+        "names must be a sequence of strings, one per argument, not",
+    ),
+    "a name as a number": ({"names": ("x", 1)}, "names must be a sequence of strings, one per arg"),
+    "four names": ({"names": (*"xyna",)}, "3 arguments cannot have 4 names"),
+    "a name twice": ({"names": ("x", "x")}, "two arguments are named 'x'"),
 }
 
 

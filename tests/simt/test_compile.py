@@ -67,7 +67,9 @@ def test_another_compiler_compiles_anew(compiled: list, monkeypatch: pytest.Monk
     assert len(compiled) == 2
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-40], lambda b: b"x" + b, lambda b: b""])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-40], lambda b: b"x" + b, lambda b: b"", lambda b: b"short"]
+)
 def test_damaged_entry_is_compiled_again(damage, compiled: list, cache: Path) -> None:
     right = again()
     (entry,) = cache.iterdir()

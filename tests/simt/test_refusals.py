@@ -86,72 +86,6 @@ def test_a_wrong_number_of_arguments_is_refused() -> None:
             simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), 1, 32, args)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ((np.zeros((32, 2), np.int32)[:, 0], 1), "y is not C-contiguous"),
-        ((np.zeros(32, np.int32), np.zeros(32, np.int32)), "n is an array, the kernel takes int"),
-        ((np.zeros(32, np.int32), 2.5), "n is 2.5, the kernel takes int"),
-        ((np.zeros(32, np.int32), np.zeros((), [("a", "i4", 3)])), "n is a struct of 12 bytes"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(args: tuple, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), 1, 32, args, names=("y", "n"))
-
-
-def test_a_number_for_a_struct_is_refused() -> None:
-    code = kernel("y[i] = p.x;", "int* y, int4 p")
-    with pytest.raises(TypeError, match="p is a struct of 16 bytes, not 3"):
-        simulate(cupy.RawKernel(code, "k"), 1, 32, (np.zeros(32, np.int32), 3))
-
-
-@pytest.mark.parametrize(
-    ("grid", "block", "what"),
-    [
-        (1, 1025, "block"),
-        (1, (64, 32), "block .* 2048 threads; CUDA allows 1024"),
-        (1, (1, 1, 65), "block"),
-        (1, 0, "block"),
-        (0, 32, "grid"),
-        ((1, 65536), 32, "grid"),
-        ((1, -1), 32, "grid"),
-        ((1, 1, 1, 1), 32, "grid"),
-        (1, (), "block"),
-        ("16", 32, "grid must be one to three integers, not '16'"),
-        (b"16", 32, "grid must be one to three integers, not b'16'"),
-        (1.5, 32, "grid must be one to three integers, not 1.5"),
-        (1, (32, 1.0), r"block must be one to three integers, not \(32, 1.0\)"),
-        (1, None, "block must be one to three integers, not None"),
-    ],
-)
-def test_launch_shapes_outside_cudas_limits_are_refused(grid, block, what: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=what):
-        simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), grid, block, (np.zeros(32), 1))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"shared_mem": -1}, "shared_mem must be at least 0, not -1"),
-        ({"shared_mem": 1.5}, "shared_mem must be an integer, not 1.5"),
-        ({"instruction_limit": 0}, "instruction_limit must be at least 1, not 0"),
-        ({"instruction_limit": -1}, "instruction_limit must be at least 1, not -1"),
-        ({"instruction_limit": 1e6}, "instruction_limit must be an integer, not 1000000.0"),
-        ({"names": "yn"}, "names must be a sequence of strings, one per argument, not 'yn'"),
-        ({"names": None}, "names must be a sequence of strings, one per argument, not None"),
-        ({"names": ("y", 1)}, "names must be a sequence of strings, one per argument, not"),
-        ({"names": ("y", "n", "x")}, "2 arguments cannot have 3 names"),
-        ({"names": ("y", "y")}, "two arguments are named 'y'"),
-    ],
-)
-def test_options_of_a_launch_that_mean_nothing_are_refused(options: dict, message: str) -> None:
-    y = np.zeros(32, np.int32)
-    with pytest.raises((TypeError, ValueError), match=message):
-        simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), 1, 32, (y, 1), **options)
-    assert not y.any()
-
-
 @pytest.mark.parametrize("blocks", [16, 17, 27])
 def test_a_cluster_larger_than_any_gpu_runs_is_refused(blocks: int) -> None:
     code = kernel("y[i] = n;").replace("void k", f"void __cluster_dims__({blocks}, 1, 1) k")
@@ -173,12 +107,6 @@ def test_a_syntax_error_names_the_kernel_file_and_line() -> None:
 def test_an_undeclared_name_is_a_compile_error_that_says_so() -> None:
     with pytest.raises(CompileError, match='identifier "INFINITY" is undefined'):
         simulate(cupy.RawKernel(kernel("y[i] = INFINITY;"), "k"), 1, 32, (np.zeros(32), 1))
-
-
-def test_a_wrong_compiler_option_is_a_compile_error() -> None:
-    raw = cupy.RawKernel(kernel("y[i] = n;"), "k", ("--nonsense",))
-    with pytest.raises(CompileError, match="nonsense"):
-        simulate(raw, 1, 32, (np.zeros(32, np.int32), 1))
 
 
 @pytest.mark.parametrize("option", ["-arch=sm_999", "--gpu-architecture=sm_80", "-arch=sm_90a"])
