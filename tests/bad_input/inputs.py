@@ -8,7 +8,7 @@ import io
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -244,6 +244,7 @@ ODD_JSON = (
     *(None, True, 0, -1, 1.5, 10**30, "", "nope", [], {}, [1], {"a": 1}, [None], "2030", [[]]),
     *(float("nan"), float("inf"), 1e308),
 )
+SPOILT = ("", "<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "\udce9", "é")
 
 
 def few_lines(path: Path) -> list[dict] | dict:
@@ -264,37 +265,44 @@ def text_of(data: list[dict] | dict) -> str:
 
 
 def a_record(number: int, records: Path, whole: Callable[[str], list[dict] | dict]) -> Input:
-    """A file of `records` that is damaged: a value is another, a key gone, new or another, or the
-    text itself cut or spoilt. `whole` gives what is in a good one."""
+    """A file of `records` that is damaged; `whole` gives what is in a good one."""
     r = random.Random(f"record {number}")
     file = r.choice([*READERS])
-    data = whole(file)
-    what = r.choice(("value", "value", "value", "gone", "renamed", "new", "text"))
-    if what == "text":
-        text = text_of(data)
-        at = r.randrange(len(text))
-        spoilt = r.choice(("", "<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "é"))
-        text = text[:at] + (spoilt + text[at:] if spoilt else "")
-        what = f"{spoilt[:9]!r} at {at}"
-    else:
+    path = records / file
+    if path.is_dir():  # the damage of an earlier one
+        path.rmdir()
+    path.write_text(text_of(whole(file)), encoding="utf-8")
+    return Input(f"{file}: {damage(path, r)}", READERS[file])
+
+
+def damage(path: Path, r: random.Random) -> str:
+    """Spoil a JSON file: a value is another, a key gone, new or another, the text is cut or has
+    something in it, the file is empty or a folder."""
+    text = path.read_text(encoding="utf-8")
+    how = r.choice(("value", "value", "value", "gone", "renamed", "new", "text", "folder", "empty"))
+    if how in ("value", "gone", "renamed", "new"):
+        lines = path.suffix == ".jsonl"
+        data = [*map(json.loads, text.splitlines())] if lines else json.loads(text)
         owner, key = _somewhere(data, r)
-        if what == "value":
+        what = f"{key} is {how}"
+        if how == "value":
             owner[key] = r.choice(ODD_JSON)
             what = f"{key} = {owner[key]!r}"
-        elif what == "gone":
+        elif how == "gone":
             del owner[key]
-            what = f"{key} is gone"
         elif isinstance(owner, dict):
-            value = owner[key] if what == "new" else owner.pop(key)
-            owner["another"] = value
-            what = f"{key} {what}"
-        text = text_of(data)
-
-    def call() -> object:
-        (records / file).write_text(text, encoding="utf-8")
-        return READERS[file]()
-
-    return Input(f"{file}: {what}", call)
+            owner["another"] = owner[key] if how == "new" else owner.pop(key)
+        path.write_text(text_of(data), encoding="utf-8")
+        return what
+    if how == "folder":
+        path.unlink()
+        path.mkdir()
+        return "a folder"
+    at = r.randrange(len(text))
+    spoilt = r.choice(SPOILT)
+    text = "" if how == "empty" else text[:at] + (spoilt + text[at:] if spoilt else "")
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return f"{spoilt[:9]!r} at {at}"
 
 
 def _somewhere(data: list | dict, r: random.Random) -> tuple[dict | list, str | int]:
@@ -316,38 +324,12 @@ SCALE = """extern "C" __global__ void scale(const float* x, float* y, int n, flo
 }
 """
 TEXTS = (
-    *("", " ", "0", "-1", "1", "3.5", "1e400", "nan", "99999999999", "9" * 5000, "0x10", "64x1024"),
-    *(
-        "64x",
-        "x64",
-        "64x1024x2",
-        "float32",
-        "float32[10]",
-        "float32[-1]",
-        "float32[1e3]",
-        "int7[3]",
-    ),
-    *(
-        "float32[100000000000000]",
-        "float32[4,4",
-        "nothing.npy",
-        "scale.cu",
-        "null",
-        "true",
-        "é",
-        "\0",
-    ),
-    *("true", "é", "\0", "--nope", "-", "--", ";", "float32[4];", "text.cu", "folder", "empty.cu"),
-    *(
-        "01_naive",
-        "08_cluster",
-        "choose",
-        "best",
-        "01_naive-b0",
-        "07_warp-NOPE3",
-        "..",
-        "/dev/null",
-    ),
+    *("", " ", "\0", "\0", "é", "é", "9" * 5000),
+    *"0 -1 1 3.5 1e400 nan 99999999999 0x10 64x1024 64x x64 64x1024x2".split(),
+    *"float32 true true null".split(),
+    *"float32[10] float32[-1] float32[1e3] int7[3] float32[100000000000000] float32[4,4".split(),
+    *"nothing.npy scale.cu --nope - -- ; float32[4]; text.cu folder empty.cu 01_naive".split(),
+    *"08_cluster choose best 01_naive-b0 07_warp-NOPE3 .. /dev/null".split(),
 )
 LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "simt": (
@@ -375,13 +357,16 @@ def files_of_lines(folder: Path) -> None:
     (folder / "folder").mkdir()
 
 
-def a_line(number: int) -> Input:
-    """A command line of which one to two words are others, gone, or there twice."""
+def a_line(
+    number: int, lines: Mapping[str, tuple[Callable, list[str]]] = LINES, more: Sequence[str] = ()
+) -> Input:
+    """A command line of which one to two words are others, gone, or there twice; `more` are words
+    for it."""
     r = random.Random(f"line {number}")
-    name = r.choice([*LINES])
-    main, words = LINES[name][0], [*LINES[name][1]]
+    name = r.choice([*lines])
+    main, words = lines[name][0], [*lines[name][1]]
     for _ in range(r.randint(1, 2)):
         at = r.randrange(len(words)) if words else 0
         how = r.choice(("other", "other", "other", "gone", "new"))
-        words[at : at + (how != "new")] = [] if how == "gone" else [r.choice(TEXTS)]
+        words[at : at + (how != "new")] = [] if how == "gone" else [r.choice((*TEXTS, *more))]
     return Input(f"{name.strip()} {words!r:.200}", lambda: main(words))

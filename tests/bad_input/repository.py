@@ -21,7 +21,7 @@ from helpers.commands import figures, lab, measure, pages
 from helpers.commands.campaigns import profile
 from helpers.measure import records, workers
 from helpers.measure.records import load_record
-from tests.bad_input.inputs import ODD_JSON, TEXTS, Input, _somewhere, few_lines, text_of
+from tests.bad_input.inputs import ODD_JSON, Input, damage, few_lines, text_of
 
 STEP = "01_naive"
 GPU = "nvidia-h200"
@@ -38,7 +38,6 @@ LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "pages": (pages.main, []),
 }
 OTHERS = ("--show", "--only", "--steps", "--check", "--groups", "--jobs", "comparison")
-SPOILT = ("", "<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "\udce9")
 
 
 def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -87,18 +86,6 @@ def forget() -> None:
     records.predictions.cache_clear()
 
 
-def a_line(number: int) -> Input:
-    """A command line of which one to two words are others, gone, or new."""
-    r = random.Random(f"repository {number}")
-    name = r.choice([*LINES])
-    main, words = LINES[name][0], [*LINES[name][1]]
-    for _ in range(r.randint(1, 2)):
-        at = r.randrange(len(words)) if words else 0
-        how = r.choice(("other", "other", "gone", "new"))
-        words[at : at + (how != "new")] = [] if how == "gone" else [r.choice(TEXTS + OTHERS)]
-    return Input(f"{name.strip()} {words!r:.200}", lambda: main(words))
-
-
 def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
     """A command whose files are damaged."""
     r = random.Random(f"damaged {number}")
@@ -126,34 +113,6 @@ def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
         return Input(f"lab: {what}", lambda: lab.main([]))
     what = damage(r.choice([*(folder / "notebooks").glob("*.ipynb")]), r)
     return Input(f"pages: {what}", lambda: pages.main([]))
-
-
-def damage(path: Path, r: random.Random) -> str:
-    """Spoil a JSON file: a value is another or gone, the text is cut or has something in it, the
-    file is a folder."""
-    text = path.read_text(encoding="utf-8")
-    lines = path.suffix == ".jsonl"
-    how = r.choice(("value", "value", "value", "gone", "text", "folder", "empty"))
-    if how in ("value", "gone"):
-        data = [*map(json.loads, text.splitlines())] if lines else json.loads(text)
-        owner, key = _somewhere(data, r)
-        if how == "gone":
-            del owner[key]
-            what = f"{key} is gone"
-        else:
-            owner[key] = r.choice(ODD_JSON)
-            what = f"{key} = {owner[key]!r}"
-        path.write_text(text_of(data), encoding="utf-8")
-        return what
-    if how == "folder":
-        path.unlink()
-        path.mkdir()
-        return "a folder"
-    at = r.randrange(len(text))
-    spoilt = r.choice(SPOILT)
-    text = "" if how == "empty" else text[:at] + (spoilt + text[at:] if spoilt else "")
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    return f"{spoilt[:9]!r} at {at}"
 
 
 def spoil_copy(mine: Path, r: random.Random) -> str:

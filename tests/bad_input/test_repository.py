@@ -15,7 +15,7 @@ from helpers.base import mode
 pytest.importorskip("jupyterlab")  # not where kernels are only recorded
 
 from tests.bad_input import repository  # noqa: E402
-from tests.bad_input.inputs import Input  # noqa: E402
+from tests.bad_input.inputs import Input, a_line  # noqa: E402
 from tests.bad_input.test_bad_input import badly_answered  # noqa: E402
 
 COUNT = int(os.environ.get("BAD_INPUTS", "160")) // 4
@@ -59,7 +59,8 @@ def contents(folder: Path) -> dict[str, int]:
 
 
 def test_lines_of_commands_of_the_repository(tmp_path: Path, capsys) -> None:
-    wrong = answers(lambda number, *_: repository.a_line(number), tmp_path / "small", capsys)
+    lines, more = repository.LINES, repository.OTHERS
+    wrong = answers(lambda n, *_: a_line(n, lines, more), tmp_path / "small", capsys)
     assert not wrong, wrong
 
 
