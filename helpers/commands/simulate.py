@@ -48,9 +48,6 @@ class PlannedLaunches(Launches):
         if options.dtype and options.shape is None:
             parser.error("--dtype is that of x and y with --shape; --args name their own")
 
-    def asks_for_list(self, options: argparse.Namespace) -> bool:
-        return options.shape is None and super().asks_for_list(options)
-
     def plans(self, options: argparse.Namespace) -> bool:
         return options.shape is not None
 

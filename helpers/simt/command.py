@@ -98,12 +98,8 @@ class Launches:
     def check(self, parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         """Call `parser.error` for options that do not go together."""
 
-    def asks_for_list(self, options: argparse.Namespace) -> bool:
-        """Whether nothing but a file is given."""
-        return all(getattr(options, name) is None for name in ("grid", "block", "args"))
-
     def plans(self, options: argparse.Namespace) -> bool:
-        """Whether `launch` adds compiler options."""
+        """Whether `launch` finds sizes, arguments and compiler options itself."""
         return False
 
     def launch(self, options: argparse.Namespace, kernel: KernelText) -> KernelLaunch:
@@ -165,7 +161,7 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
             passed, said = self_test()
             _show(said)
             return int(not passed)
-        if options.kernel is None and launches.asks_for_list(options):
+        if _asks_for_list(options, launches):
             _show(listing(options.file, options.option))
             return 0
         run = _run(options, launches)
@@ -243,10 +239,15 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         parser.error("a CUDA source file is needed, as in: simt mine.cu")
     launches.check(parser, options)
     _check_output(parser, options)
-    listed = options.kernel is None and launches.asks_for_list(options)
-    if listed and (options.output or options.format != "text"):
+    if _asks_for_list(options, launches) and (options.output or options.format != "text"):
         parser.error("--format and -o are for the report of a run: pass --grid and --block too")
     return options
+
+
+def _asks_for_list(options: argparse.Namespace, launches: Launches) -> bool:
+    """Whether nothing but a file is given."""
+    given = (options.kernel, options.grid, options.block, options.args)
+    return not launches.plans(options) and all(one is None for one in given)
 
 
 def _joined(words: list[str]) -> list[str]:

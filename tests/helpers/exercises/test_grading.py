@@ -10,7 +10,7 @@ from helpers.catalogue.registry import step_number, steps
 from helpers.exercises import EXERCISES, grade
 from helpers.exercises.grading import judge
 from helpers.exercises.verdict import Step, Verdict, verdict
-from tests.helpers.exercises.answers import solution
+from tests.helpers.exercises.answers import Answer, answers, id_of, solution
 
 BLANK = re.compile(r"^ *// ---- (write|and) here ----$", flags=re.MULTILINE)
 
@@ -65,6 +65,14 @@ def test_solution_of_a_blank_adds_lines_and_changes_none(name):
     given = code_lines(stub(name))
     assert all(line in solved for line in given)
     assert "// ---- write here ----" in [line.strip() for line in given]
+
+
+FILES = ("wrong_blanks", "wrong_repairs", "right_answers")
+
+
+@pytest.mark.parametrize("answer", [one for name in FILES for one in answers(name)], ids=id_of)
+def test_wrong_answers_are_refused_in_words_and_other_right_ones_pass(answer: Answer) -> None:
+    answer.check()
 
 
 # ---- the learner's file -----------------------------------------------------------------------
