@@ -112,12 +112,6 @@ def for_nvcc(text: str) -> bool:
     return bool(FOR_NVCC.search(_blank(text)))
 
 
-def options(path: Path, text: str) -> tuple[str, ...]:
-    """Compiler options that let NVRTC find the headers beside a file, and give it what nvcc has
-    without an include."""
-    return (f"-I{path.parent.as_posix()}", *implicit(text, for_nvcc(text)))
-
-
 def implicit(text: str, nvcc: bool = False) -> tuple[str, ...]:
     """Compiler options that give NVRTC the headers of the host and, of what nvcc has without an
     include, the macros; all of it if the text is one for nvcc."""
@@ -140,9 +134,10 @@ def prepare(path: Path, given: Sequence[str] = ()) -> Source:
     others = [HEADERS.as_posix(), *include_folders()]
     texts, includes = _with_headers(path, own, others)
     file, joined = path.as_posix(), "\n".join(texts.values())
+    folder = f"-I{own[-1]}"
     if not any(map(for_nvcc, texts.values())):
         text = texts[file]
-        return Source(file, text, {file: text}, {}, (*given, *options(path, text)), ())
+        return Source(file, text, {file: text}, {}, (*given, folder, *implicit(text)), ())
     names = {one: f"{number}/{Path(one).name}" for number, one in enumerate(texts) if number}
     missing: dict[str, None] = {}
     for one, text in texts.items():
@@ -161,8 +156,8 @@ def prepare(path: Path, given: Sequence[str] = ()) -> Source:
             return match[0] if name is None else f'{before}"{name}"'
 
         texts[one] = INCLUDE.sub(replaced, host_aside(text, joined))
-    used = f"-I{own[-1]}", *implicit("\n".join(texts.values()), nvcc=True)
-    return Source(file, joined, texts, names, (*given, *used), tuple(missing))
+    used = implicit("\n".join(texts.values()), nvcc=True)
+    return Source(file, joined, texts, names, (*given, folder, *used), tuple(missing))
 
 
 def _with_headers(
@@ -190,14 +185,9 @@ def _with_headers(
     return texts, includes
 
 
-def device_part(text: str) -> str:
-    """The text with host code blanked, if it is one for nvcc. Macros that stand for `__device__`
-    and its kin, `HD` say, are spelled out."""
-    return host_aside(text, text) if for_nvcc(text) else text
-
-
 def host_aside(text: str, project: str) -> str:
-    """The text with host code blanked; `project` is a text with all its macros."""
+    """The text with host code blanked; `project` is a text with all its macros. Those that stand
+    for `__device__` and its kin, `HD` say, are spelled out."""
     text = _spelled_out(text, project)
     plain = _blank(text)
     cut = bytearray(len(text))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import CompileError, KernelText, simulate, sources
-from helpers.simt.compile import compile_ptx
+from helpers.simt.compile import compile_template
 
 FILE = r"""// a comment with main()
 #include <cstdio>
@@ -54,29 +54,35 @@ int main(int argc, char** argv)
 HEADER = "#include <cstdint>\n#define MINE 1\n"
 
 
-def compiled(folder: Path, text: str) -> str:
-    """The PTX of a file in that folder."""
+def prepared(folder: Path, text: str) -> sources.Source:
+    """A file in that folder, made ready."""
     path = folder / "x.cu"
     path.write_text(text, encoding="utf-8")
-    text = sources.read(path)
-    return compile_ptx(sources.device_part(text), sources.options(path, text))
+    return sources.prepare(path)
+
+
+def kernel(source: sources.Source, name: str) -> KernelText:
+    return KernelText(source.code, name, source.options, headers=source.headers)
+
+
+def compiled(folder: Path, text: str) -> str:
+    """The PTX of a file in that folder."""
+    source = prepared(folder, text)
+    return compile_template(source.code, "k", source.options, headers=source.headers)[0]
 
 
 def test_a_program_of_host_and_device_runs(tmp_path: Path) -> None:
     (tmp_path / "my.h").write_text(HEADER)
-    path = tmp_path / "x.cu"
-    code = f'#line 1 "x.cu"\n{sources.device_part(FILE)}'
-    kernel = KernelText(code, "scale", sources.options(path, FILE))
     x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
-    trace = simulate(kernel, 1, 32, (x, y, 4, np.float32(0.5)))
+    trace = simulate(kernel(prepared(tmp_path, FILE), "scale"), 1, 32, (x, y, 4, np.float32(0.5)))
     assert y.tolist() == [1, 2, 3, 4] and trace.printed == "n is 4, a is 0.5 {\n"
     assert not trace.findings
     lines = {number for (file, number), one in trace.lines.items() if one.load_requests}
     assert [FILE.splitlines()[number - 1].split()[0] for number in lines] == ["if"]
 
 
-def test_what_is_set_aside_leaves_lines_where_they_were() -> None:
-    part = sources.device_part(FILE)
+def test_what_is_set_aside_leaves_lines_where_they_were(tmp_path: Path) -> None:
+    (part,) = prepared(tmp_path, FILE).texts.values()  # without my.h
     assert len(part) == len(FILE) and part.count("\n") == FILE.count("\n")
     for gone in ("main(int", "std::vector", "cudaEvent_t start", "using namespace", "counter()"):
         assert gone not in part
@@ -105,15 +111,15 @@ int main() { puts("K scale"); scale<<<1, SIZE>>>(nullptr, nullptr); }
 
 
 def test_macros_that_stand_for_the_device_are_seen(tmp_path: Path) -> None:
-    part = sources.device_part(SPELLED)
+    source = prepared(tmp_path, SPELLED)
+    (part,) = source.texts.values()
     assert part.count("\n") == SPELLED.count("\n") and "main" not in part
     assert "__host__ __device__ inline float half" in part and "// HD: here" in part
     x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
-    kernel = KernelText(part, "scale", sources.options(tmp_path / "x.cu", SPELLED))
-    assert not simulate(kernel, 1, 32, (y, x)).findings
+    assert not simulate(kernel(source, "scale"), 1, 32, (y, x)).findings
     assert (y == 2.5 * x).all()
     only_host = SPELLED.replace("__device__", "").replace("__global__", "")
-    assert "half" not in sources.device_part(f"__global__ void k();\n{only_host}")
+    assert "half" not in prepared(tmp_path, f"__global__ void k();\n{only_host}").code
 
 
 KEPT = {
@@ -123,8 +129,8 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_a_text_for_cupy_is_left_as_it_is(case: str) -> None:
-    assert sources.device_part(KEPT[case]) == KEPT[case]
+def test_a_text_for_cupy_is_left_as_it_is(case: str, tmp_path: Path) -> None:
+    assert [*prepared(tmp_path, KEPT[case]).texts.values()] == [KEPT[case]]
 
 
 TAKEN = {
