@@ -1,20 +1,28 @@
-"""Compiled kernels are kept on disk by content: found again, never stale, never in the way."""
+"""Compiled kernels are kept on disk by content: found again, never stale, never in the way. What
+lies in their folder is trusted only as far as it can be."""
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from cuda.bindings import nvrtc
 
-from helpers.simt import CompileError, compile
+from helpers.base.paths import ROOT
+from helpers.simt import CompileError, cache, compile
 
 CODE = 'extern "C" __global__ void k(float* y) { y[threadIdx.x] /= FACTOR + 2.0f; }'
 OPTIONS = ("-DFACTOR=3",)
+NAME = "0" * 64 + ".ptx"  # of an entry
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache on disk, and none in memory."""
     monkeypatch.setenv("SOFTMAX_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_written", 0)
     compile._MEMORY.clear()
     yield tmp_path / "cache"
     compile._MEMORY.clear()
@@ -39,10 +47,10 @@ def again(code: str = CODE, options: tuple[str, ...] = OPTIONS, arch: str = "com
     return compile.compile_ptx(code, options, arch)
 
 
-def test_second_process_does_not_compile(compiled: list, cache: Path) -> None:
+def test_second_process_does_not_compile(compiled: list, folder: Path) -> None:
     assert again() == again()
     assert len(compiled) == 1
-    assert [path.suffix for path in cache.iterdir()] == [".ptx"]
+    assert [path.suffix for path in folder.iterdir()] == [".ptx"]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +78,9 @@ def test_another_compiler_compiles_anew(compiled: list, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "damage", [lambda b: b[:-40], lambda b: b"x" + b, lambda b: b"", lambda b: b"short"]
 )
-def test_damaged_entry_is_compiled_again(damage, compiled: list, cache: Path) -> None:
+def test_damaged_entry_is_compiled_again(damage, compiled: list, folder: Path) -> None:
     right = again()
-    (entry,) = cache.iterdir()
+    (entry,) = folder.iterdir()
     entry.write_bytes(damage(entry.read_bytes()))
     assert again() == right
     assert len(compiled) == 2
@@ -147,13 +155,13 @@ def test_headers_that_may_be_read_count_too(condition: str, tmp_path: Path, comp
     ["#include H", '#if __has_include(H)\n#include "factor.h"\n#endif'],
     ids=["include", "has_include"],
 )
-def test_a_name_that_is_computed_is_not_kept(asks: str, tmp_path: Path, cache: Path) -> None:
+def test_a_name_that_is_computed_is_not_kept(asks: str, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
     options = (f"-I{tmp_path}", "-DH=<factor.h>")
     first = again(f"{asks}\n{CODE}", options)
     (tmp_path / "factor.h").write_text("#define FACTOR 7\n")
     assert again(f"{asks}\n{CODE}", options) != first
-    assert not cache.exists()
+    assert not folder.exists()
 
 
 def test_a_word_on_includes_in_a_comment_is_none(compiled: list) -> None:
@@ -223,15 +231,15 @@ def test_folder_that_cannot_be_written_is_no_error(
     assert len(compiled) == 2
 
 
-def test_error_is_not_kept(cache: Path) -> None:
+def test_error_is_not_kept(folder: Path) -> None:
     for _ in range(2):
         with pytest.raises(CompileError, match="FACTOR"):
             again(options=())
-    assert not cache.exists()
+    assert not folder.exists()
 
 
 def test_header_that_changes_while_it_is_compiled_is_not_kept(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = nvrtc.nvrtcCompileProgram
 
@@ -242,7 +250,7 @@ def test_header_that_changes_while_it_is_compiled_is_not_kept(
     (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
     monkeypatch.setattr(nvrtc, "nvrtcCompileProgram", changing)
     again('#include "factor.h"\n' + CODE, (f"-I{tmp_path}",))
-    assert not cache.exists()
+    assert not folder.exists()
 
 
 def test_template_keeps_its_mangled_name(compiled: list) -> None:
@@ -253,3 +261,78 @@ def test_template_keeps_its_mangled_name(compiled: list) -> None:
         found.append(compile.compile_template(code, "k<7>"))
     assert found[0] == found[1] and f".entry {found[0][1]}" in found[0][0]
     assert len(compiled) == 1
+
+
+# ---- the folder ----
+
+
+def entry(number: int) -> str:
+    return f"{number:064x}.ptx"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="FIFOs and owners are POSIX's")
+def test_nothing_but_a_file_of_this_users_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write(NAME, b"a kernel")
+    assert cache.read(NAME) == b"a kernel"
+    (folder / entry(1)).symlink_to(folder / NAME)
+    os.mkfifo(folder / entry(2))
+    (folder / entry(3)).mkdir()
+    (folder / entry(4)).write_bytes((folder / NAME).read_bytes())
+    (folder / entry(4)).chmod(0o666)
+    for number in range(1, 5):
+        assert cache.read(entry(number)) is None, number  # a FIFO would wait for ever
+    cache.write(entry(2), b"instead of the FIFO")
+    assert cache.read(entry(2)) == b"instead of the FIFO"
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert cache.read(NAME) is None
+
+
+def test_the_entries_unused_for_longest_go_first(folder: Path) -> None:
+    for number in range(10):
+        cache.write(entry(number), b"x" * 68)  # 100 bytes with the checksum
+        os.utime(folder / entry(number), (number, number))
+    cache.read(entry(0))
+    cache.trim(folder, 1000)
+    assert len(list(folder.iterdir())) == 10
+    cache.trim(folder, 800)
+    left = {path.name for path in folder.iterdir()}
+    assert left == {entry(number) for number in (0, 5, 6, 7, 8, 9)}
+
+
+def test_temporaries_of_the_killed_go_and_other_files_stay(folder: Path) -> None:
+    cache.write(NAME, b"a kernel")
+    for name in (".keep", "notes.txt", "writing-old", "writing-now"):
+        (folder / name).write_text("something")
+    old = time.time() - 2 * cache.ABANDONED
+    os.utime(folder / "writing-old", (old, old))
+    cache.trim(folder, 0)
+    assert {path.name for path in folder.iterdir()} == {".keep", "notes.txt", "writing-now"}
+
+
+def test_a_failed_write_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    cache.write(NAME, b"a kernel")
+    assert list(folder.iterdir()) == []
+
+
+def test_the_folder_is_the_users_alone(folder: Path) -> None:
+    cache.write(NAME, b"a kernel")
+    assert os.name != "posix" or folder.stat().st_mode & 0o077 == 0
+
+
+def test_make_clean_empties_it_with_any_python(folder: Path) -> None:
+    """Without the packages of .venv, which is gone by then."""
+    cache.write(NAME, b"a kernel")
+    (folder / "writing-now").write_text("half")
+    (line,) = [one for one in (ROOT / "Makefile").read_text().splitlines() if "cache.py" in one]
+    code = line.split("-c ", 1)[1].strip().strip("'")
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not folder.exists()

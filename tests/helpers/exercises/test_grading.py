@@ -9,15 +9,9 @@ from helpers.base.paths import KERNELS
 from helpers.catalogue.registry import step_number, steps
 from helpers.exercises import EXERCISES, grade
 from helpers.exercises.grading import judge
-from helpers.exercises.verdict import Step, Verdict, verdict
 from tests.helpers.exercises.answers import Answer, answers, id_of, solution
 
 BLANK = re.compile(r"^ *// ---- (write|and) here ----$", flags=re.MULTILINE)
-
-
-def made(steps: list[Step]) -> Verdict:
-    """The verdict on a file of one line."""
-    return verdict("00_flat_copy", steps, "mine.cu", "// nothing\n", None)
 
 
 def stub(name: str) -> str:
