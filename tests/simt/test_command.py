@@ -51,15 +51,6 @@ def many(*args: str) -> int:
     return main(["a file.cu", "--kernel", "many", "--grid", "1", "--block", "1", "--args", *args])
 
 
-def test_a_file_alone_lists_its_kernels(capsys) -> None:
-    assert main(["a file.cu"]) == 0
-    shown = capsys.readouterr().out
-    assert "a file.cu: 3 kernels" in shown
-    assert "  twice<...>(const T* x, T* y)" in shown
-    assert "  scale(const float* x, float* y, int n, float a)" in shown
-    assert "  many(bool f, unsigned u, long long l, Pair p, float** rows, const int* z)" in shown
-
-
 def test_help_explains_arguments_by_examples_that_run(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
@@ -160,30 +151,6 @@ def test_a_file_that_is_no_array_is_refused(case: str, capsys) -> None:
     Path("x.npy").write_bytes(GARBAGE[case])
     assert scale(args=("x.npy", *CLEAN[1:])) == 2
     assert capsys.readouterr().err == "x: x.npy is not a .npy file of numbers\n"
-
-
-UNREADABLE = {
-    "a folder": (".", "directory"),
-    "nothing of that name": ("none.cu", "cannot read none.cu: No such file"),
-    "no kernel": ("empty.cu", "empty.cu has no kernel"),
-    "no text": ("binary.cu", "binary.cu has no kernel"),
-}
-
-
-@pytest.mark.parametrize("case", UNREADABLE)
-def test_a_file_that_cannot_be_used_is_one_sentence(case: str, capsys) -> None:
-    Path("empty.cu").write_text("// nothing\n")
-    Path("binary.cu").write_bytes(bytes(range(256)))
-    name, sentence = UNREADABLE[case]
-    assert main([name]) == main([name, "--grid", "1", "--block", "1"]) == 2
-    assert sentence in capsys.readouterr().err
-
-
-def test_a_template_asks_for_its_arguments(capsys) -> None:
-    assert main(["a file.cu", "--kernel", "twice", "--grid", "1", "--block", "1"]) == 2
-    assert "twice is a template: name its arguments too, as in 'twice<float>'" in (
-        capsys.readouterr().err
-    )
 
 
 def test_even_a_fault_of_its_own_is_no_traceback(capsys, monkeypatch) -> None:
@@ -326,12 +293,6 @@ def test_the_self_test_fails_if_the_machine_computes_something_else(capsys, monk
     monkeypatch.setattr(command, "simulate", spoilt)
     assert main(["--self-test"]) == 1
     assert capsys.readouterr().out.count("FAILED: ") == 3
-
-
-def test_without_a_file_the_command_says_what_it_needs(capsys) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main([])
-    assert "a CUDA source file is needed, as in: simt mine.cu" in capsys.readouterr().err
 
 
 def test_python_m_is_the_command() -> None:
@@ -528,13 +489,3 @@ def test_whatever_is_typed_for_an_argument_ends_in_a_status_and_a_sentence(capsy
             assert (status, error.count("\n")) in ((0, 0), (2, 1)), (place, odd[:40], error[:200])
             refused += status == 2
     assert refused > 150 and sorted(Path().iterdir()) == before
-
-
-def test_report_does_not_replace_the_file_that_is_checked(capsys):
-    path = Path("kernel.cu")
-    path.write_text("__global__ void f() {}")
-    for name in ("kernel.cu", "./kernel.cu", str(path.resolve())):
-        with pytest.raises(SystemExit) as ended:
-            main(["kernel.cu", "--grid", "1", "--block", "32", "-o", name])
-        assert ended.value.code == 2 and "name another" in capsys.readouterr().err
-    assert path.read_text() == "__global__ void f() {}"
