@@ -4,7 +4,6 @@ is only said to be there."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -139,13 +138,3 @@ def spoil_copy(mine: Path, r: random.Random) -> str:
         else:
             mine.symlink_to(mine.parent / "gone" / "away")
     return how
-
-
-def status_of(call: Callable[[], object]) -> int:
-    """The exit status of a command line."""
-    try:
-        return call()
-    except SystemExit as ended:
-        return ended.code
-    except argparse.ArgumentError as error:  # argparse tells it, if it may
-        raise AssertionError(str(error)) from None

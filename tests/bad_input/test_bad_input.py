@@ -97,22 +97,28 @@ def test_command_lines(elsewhere: Path, capsys: pytest.CaptureFixture) -> None:
     found = []
     for number in range(COUNT):
         files_of_lines(elsewhere)
-        before = listing(elsewhere)
         what, call = a_line(number)
-        try:
-            status = call()
-        except SystemExit as ended:
-            status = ended.code
-        except BaseException as error:
-            found.append(f"{number}: {what}\n    {type(error).__name__}: {error}")
-            status = None
-        out, err = capsys.readouterr()
-        if status is not None:
-            wrong = badly_answered(status, out, err, listing(elsewhere) != before)
-            found += [f"{number}: {what}\n    {wrong}"] if wrong else []
+        if wrong := ending(call, capsys, lambda: listing(elsewhere)):
+            found.append(f"{number}: {what}\n    {wrong}")
         shutil.rmtree(elsewhere)
         elsewhere.mkdir()
     assert not found, f"{len(found)}\n" + "\n".join(found)
+
+
+def ending(
+    call: Callable[[], object], capsys: pytest.CaptureFixture, contents: Callable[[], dict]
+) -> str:
+    """What is wrong with how a command line ends; `contents` gives the files that there are."""
+    before = contents()
+    try:
+        status = call()
+    except SystemExit as ended:
+        status = ended.code
+    except BaseException as error:
+        capsys.readouterr()
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    out, err = capsys.readouterr()
+    return badly_answered(status, out, err, contents() != before)
 
 
 def badly_answered(status: int, out: str, err: str, written: bool) -> str:

@@ -16,7 +16,7 @@ pytest.importorskip("jupyterlab")  # not where kernels are only recorded
 
 from tests.bad_input import repository  # noqa: E402
 from tests.bad_input.inputs import Input, a_line  # noqa: E402
-from tests.bad_input.test_bad_input import badly_answered  # noqa: E402
+from tests.bad_input.test_bad_input import ending  # noqa: E402
 
 COUNT = int(os.environ.get("BAD_INPUTS", "160")) // 4
 
@@ -36,18 +36,9 @@ def answers(
             repository.small(folder, patch)
             patch.chdir(folder)
             what, call = made(number, folder, patch)
-            before, told, status = contents(folder), "", None
             repository.forget()
-            try:
-                status = repository.status_of(call)
-            except BaseException as error:
-                told = f"{type(error).__name__}: {str(error)[:300]}"
-            finally:
-                repository.forget()
-            out, err = capsys.readouterr()
-            written = contents(folder) != before
-        if status is not None:
-            told = badly_answered(status, out, err, written)
+            told = ending(call, capsys, lambda: contents(folder))
+            repository.forget()
         found += [f"{number}: {what}\n    {told}"] if told else []
     return f"{len(found)}\n" + "\n".join(found) if found else ""
 
