@@ -86,7 +86,7 @@ def test_lanes_of_a_thread_per_row_touch_a_sector_each() -> None:
     assert steps == sorted(set(steps))
 
 
-def test_lanes_that_load_float4_touch_two_lanes_a_sector() -> None:
+def test_lanes_that_load_float4_touch_two_lanes_a_sector_and_hold_four_values() -> None:
     x = np.arange(512, dtype=np.float32)
     trace = launch(COPY, 2, 64, x, np.zeros_like(x), watch=[LOAD_OF_COPY])
     loads = [access for access in trace.accesses if access.kind == "load"]
@@ -98,6 +98,17 @@ def test_lanes_that_load_float4_touch_two_lanes_a_sector() -> None:
         assert access.offsets.tolist() == [16 * (64 * block + 32 * warp + k) for k in range(32)]
         assert (access.width, access.sectors) == (16, 16)
         assert access.array == ("x" if access.kind == "load" else "y")
+        first = access.offsets // 4
+        assert access.values.shape == (32, 4)
+        assert (access.values.view(np.float32) == x[first[:, None] + np.arange(4)]).all()
+
+
+def test_a_constant_that_is_stored_is_a_value_of_each_lane() -> None:
+    code = """extern "C" __global__ void ones(float* y) {\n y[threadIdx.x] = 1.0f;\n}\n"""
+    (store,) = simulate(
+        KernelText(code, "ones"), 1, 32, (np.zeros(32, np.float32),), watch=[2]
+    ).accesses
+    assert (store.values.view(np.float32) == 1).all()
 
 
 def test_a_tail_has_the_lanes_that_are_left_and_a_view_its_start() -> None:
@@ -146,20 +157,6 @@ def test_accesses_hold_what_was_loaded_and_stored() -> None:
         if access.array == "x":
             assert values.tolist() == x[places].tolist()
     assert held[0] == x.sum() == trace.accesses[-1].values[0].view(np.float32)[0]
-
-
-def test_values_of_packs_and_constants() -> None:
-    x = np.arange(512, dtype=np.float32)
-    trace = launch(COPY, 2, 64, x, np.zeros_like(x), watch=[LOAD_OF_COPY])
-    for access in trace.accesses:
-        first = access.offsets // 4
-        assert access.values.shape == (32, 4)
-        assert (access.values.view(np.float32) == x[first[:, None] + np.arange(4)]).all()
-    code = """extern "C" __global__ void ones(float* y) {\n y[threadIdx.x] = 1.0f;\n}\n"""
-    (store,) = simulate(
-        KernelText(code, "ones"), 1, 32, (np.zeros(32, np.float32),), watch=[2]
-    ).accesses
-    assert (store.values.view(np.float32) == 1).all()
 
 
 NEIGHBOUR = """#include <cooperative_groups.h>
@@ -294,17 +291,12 @@ SHUFFLES = """extern "C" __global__ void shuffles(const float* x, float* y)
 """
 
 
-def test_exchanges_within_a_warp_are_events() -> None:
-    x = np.ones(64, np.float32)
+def test_exchanges_hold_who_takes_from_whom_and_what_each_offers() -> None:
+    x = np.arange(64, dtype=np.float32)
     trace = launch(SHUFFLES, 1, 64, x, np.zeros(64, np.float32), follow=True)
     kinds = [event.kind for event in trace.events if event.warp == 1]
     assert kinds == ["load global", *["shuffle"] * 5, "warp barrier", "vote", "store global", "end"]
     assert [event.line for event in trace.events if event.kind == "shuffle"] == [5] * 10
-
-
-def test_shuffles_hold_who_takes_from_whom_and_what_each_offers() -> None:
-    x = np.arange(64, dtype=np.float32)
-    trace = launch(SHUFFLES, 1, 64, x, np.zeros(64, np.float32), follow=True)
     for warp in (0, 1):
         held = x[32 * warp : 32 * warp + 32].copy()
         ours = [one for one in trace.events if one.kind == "shuffle" and one.warp == warp]
