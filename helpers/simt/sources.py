@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -189,27 +189,28 @@ def host_aside(text: str, project: str) -> str:
     """The text with host code blanked; `project` is a text with all its macros. Those that stand
     for `__device__` and its kin, `HD` say, are spelled out."""
     text = _spelled_out(text, project)
-    plain = _blank(text)
+    left = _without(text, _hosts(plain_text(text)))
+    for match in ON_LAMBDA.finditer(_blank(text)):  # in a kernel it goes without saying
+        blanks = re.sub(r"[^\r\n]", " ", match[2])
+        left = left[: match.start(2)] + blanks + left[match.end(2) :]
+    return left
+
+
+def _without(text: str, spans: Iterable[tuple[int, int]], ends: Sequence[int] = ()) -> str:
+    """The text with blanks in these spans and a semicolon at each of `ends`; lines stay where they
+    are. So do directives: those within a function are in pairs, or harmless."""
     cut = bytearray(len(text))
-    _set_aside(plain_text(text), cut)
-    _keep_directives(text, cut)
-    for match in ON_LAMBDA.finditer(plain):  # in a kernel it goes without saying
-        cut[match.start(2) : match.end(2)] = b"\1" * len(match[2])
-    return _without(text, cut)
-
-
-def _without(text: str, cut: Sequence[int]) -> str:
-    """The text with blanks where `cut` is set; lines stay where they are."""
-    return "".join(
+    for start, stop in spans:
+        cut[start:stop] = b"\1" * (stop - start)
+    for match in DIRECTIVE.finditer(_blank(text)):
+        cut[match.start() : match.end()] = bytes(len(match[0]))
+    characters = [
         " " if gone and character not in "\r\n" else character
         for gone, character in zip(cut, text, strict=True)
-    )
-
-
-def _keep_directives(text: str, cut: bytearray) -> None:
-    """Unmark directives: those within a function are in pairs, or harmless."""
-    for match in DIRECTIVE.finditer(_blank(text)):
-        cut[match.start() : match.end()] = bytes(match.end() - match.start())
+    ]
+    for place in ends:
+        characters[place] = ";"
+    return "".join(characters)
 
 
 def _located(path: str, text: str) -> str:
@@ -219,7 +220,6 @@ def _located(path: str, text: str) -> str:
 def _spelled_out(text: str, project: str) -> str:
     """The text with macros of the project that speak of the device replaced by what they stand
     for, each in its line."""
-    plain = _blank(text)
     macros: dict[str, str] = {}
     for name, body in sorted(
         DEFINE.findall(_blank(project)), key=lambda one: bool(ON_DEVICE.search(one[1]))
@@ -232,16 +232,15 @@ def _spelled_out(text: str, project: str) -> str:
             macros[name] = pattern.sub(lambda match: macros[match[1]], macros[name])
     if not found:
         return text
-    code = DIRECTIVE.sub(_blanks, plain)
     parts, end = [], 0
-    for match in pattern.finditer(code):
+    for match in pattern.finditer(plain_text(text)):
         parts += [text[end : match.start()], macros[match[1]]]
         end = match.end()
     return "".join(parts) + text[end:]
 
 
-def _set_aside(plain: str, cut: bytearray) -> None:
-    """Mark the host's declarations, and of classes the methods that only the host can call."""
+def _hosts(plain: str) -> Iterator[tuple[int, int]]:
+    """Where the host's declarations are, and of classes the methods that only the host can call."""
     gone: set[str] = set()  # names of the host's declarations so far
     for start, stop, body, in_class in declarations(plain):
         head, whole = plain[start : body if body >= 0 else stop], plain[start:stop]
@@ -252,7 +251,7 @@ def _set_aside(plain: str, cut: bytearray) -> None:
         elif hosts := _is_hosts(head, whole, gone):
             gone.update(DECLARED.findall(head.partition("(")[0] + ";"))
         if hosts:
-            cut[start:stop] = b"\1" * (stop - start)
+            yield start, stop
 
 
 def _is_hosts(head: str, whole: str, gone: set[str]) -> bool:
@@ -337,42 +336,37 @@ def without(text: str, line: int, column: int, kept: str) -> str | None:
     head = plain[start : body if body >= 0 else stop]
     if re.match(r"\s*static_assert\b", head) or _is_kernel(head, kept):
         return None
-    cut, at = bytearray(len(text)), start
+    spans, at = [], start
     stays = _is_class(head) and not re.match(r"\s*typedef\b", head)
     if body >= 0 and "__global__" not in head and (stays or place >= body):
         base = re.search(r"(?<!:):(?!:)", head)
         at = start + base.start() if base else body
-        for word in re.finditer(r"\bstatic\b", "" if in_class else head):
-            cut[start + word.start() : start + word.end()] = b"\1" * 6
+        spans += [] if in_class else _static(head, start)
     elif "__global__" not in head and (name := re.search(r"(\w+)\s*\(", head)):
         same = [one for one in every if _declares(plain, one, name[1])]
         if place < start + name.start() and len(same) > 1:
             return None  # its result has no type: a call would take another overload
-    cut[at:stop] = b"\1" * (stop - at)
-    _keep_directives(text, cut)
-    left = _without(text, cut)
-    return left if at == start else f"{left[:at]};{left[at + 1 :]}"
+    return _without(text, [*spans, (at, stop)], [] if at == start else [at])
 
 
 def without_other_kernels(text: str, kept: str) -> str:
     """The text in which kernels of other names than `kept` are only declared."""
-    plain, cut, ends = plain_text(text), bytearray(len(text)), []
+    plain, spans, ends = plain_text(text), [], []
     for start, stop, body, _ in declarations(plain):
         head = plain[start : body if body >= 0 else stop]
         if "__global__" not in head or _is_class(head) or _is_kernel(head, kept):
             continue
         if body >= 0:
-            cut[body:stop] = b"\1" * (stop - body)
+            spans += [(body, stop), *_static(head, start)]
             ends.append(body)
-            for word in re.finditer(r"\bstatic\b", head):
-                cut[start + word.start() : start + word.end()] = b"\1" * 6
         elif re.match(r"\s*template\b(?!\s*<)", head):  # an instance of it
-            cut[start:stop] = b"\1" * (stop - start)
-    _keep_directives(text, cut)
-    characters = list(_without(text, cut))
-    for place in ends:
-        characters[place] = ";"
-    return "".join(characters)
+            spans.append((start, stop))
+    return _without(text, spans, ends)
+
+
+def _static(head: str, start: int) -> list[tuple[int, int]]:
+    """Where the word `static` is in a head that begins at `start`."""
+    return [(start + one.start(), start + one.end()) for one in re.finditer(r"\bstatic\b", head)]
 
 
 def _declares(plain: str, one: Declaration, name: str) -> bool:
