@@ -1,7 +1,7 @@
 """What can be known of a kernel before it runs: its registers, what it stores, loops that wait for
 another thread, and loops that the assembler may unroll.
 
-Threads in a loop that waits must let others run, or they would spin for ever.
+Threads in a loop that waits must let others run, or the loop would never end.
 
 ptxas makes four rounds of an unrolled loop one, with two and one for what is left. A lane with four
 rounds left runs them at once; lanes with three or fewer wait, and run two and one of their own. So

@@ -18,7 +18,7 @@ PIECE = 2  # bytes of memory that are followed as one
 
 
 def in_order(trace: Trace) -> Iterator[tuple[Event, list[WatchedAccess]]]:
-    """Each event with its accesses; a barrier is no step, so others may stand at the same one."""
+    """Each event with its accesses; a barrier does not count as a step."""
     accesses: dict[tuple[Place, int, int], list[WatchedAccess]] = defaultdict(list)
     for one in trace.accesses:
         accesses[one.block, one.warp, one.step].append(one)

@@ -9,7 +9,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   nothing else is done while the messages are on their way
+// Wastes:   nothing else is done while the messages are in flight
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
