@@ -82,9 +82,14 @@ def why_not(name: str, problem: Problem) -> str:
             return f"{package} {ABSENT}"
     if missing := baseline.absent():
         return f"{missing} {ABSENT}"
+    return refusal(name, problem)
+
+
+def refusal(name: str, problem: Problem) -> str:
+    """Why a baseline does not support a problem, in a few words; "" if it does."""
     if not problem.plain:
-        return fused_baselines.why_not(name, baseline.title, problem)
-    return baseline.refuses(problem)
+        return fused_baselines.why_not(name, BASELINES[name].title, problem)
+    return BASELINES[name].refuses(problem)
 
 
 def title(name: str) -> str:

@@ -4,15 +4,18 @@ At each shape one `bench.measure` call times our kernel, every baseline that sup
 copies, replayed in turn in one process; only such times are compared. Fused and related operations
 are compared at the problems of `helpers.measure.problem_groups`, with the bandwidth baseline of the
 operation instead of the copy. A baseline that tunes anew in each process is timed in several,
-together with ours, and its best result counts. The result is `comparison.jsonl`.
+together with ours, and its best result counts. The result is `comparison.jsonl`, and for problems
+drawn at random `unseen.jsonl`.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import textwrap
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -21,14 +24,15 @@ import numpy as np
 from ..base.arguments import checked
 from ..base.gpu import gpu_in_use
 from ..base.json_files import Count, Date, Natural, Samples, Time
-from ..catalogue import registry, store
+from ..catalogue import dispatch, registry, store
 from ..catalogue.store import AtProblem, Run, latest
 from ..problem.problem import Problem
 from ..problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
 from ..run.bound import load
+from ..simt.words import counted
 from . import baselines, bench, samples
 from .fused_baselines import NOT_OFFERED
-from .problem_groups import chosen, entries, numbers
+from .problem_groups import chosen, entries, name_of, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
 from .workers import Failure
 
@@ -234,6 +238,28 @@ class Comparison(AtProblem):
         return "" if self.is_current() else "#"
 
 
+@dataclass(frozen=True)
+class Unseen(Comparison):
+    """The same at a problem drawn at random, with the rule's plan where the table of tuned plans
+    replaces it."""
+
+    file = "unseen"
+
+    seed: str = ""  # of the draw: the commit that froze the tuned plans, in hexadecimal
+    rule: str = ""  # the rule's plan, if ours is another one
+    rule_us: list[Time] = field(default_factory=list)  # samples of the rule's plan
+
+    @property
+    def gain(self) -> samples.Estimate | None:
+        """How many times as fast as the rule's plan ours is; None if it is the same plan."""
+        return samples.ratio(self.rule_us, self.samples_us[self.step]) if self.rule else None
+
+    @property
+    def unverified(self) -> list[str]:
+        """The baselines that support the problem but failed or were wrong."""
+        return [name for name in self.unsupported if not baselines.refusal(name, self.problem)]
+
+
 def why_again(case: Comparison | None, names: Sequence[str], versions: Mapping[str, str]) -> str:
     """Why a problem must be compared (again), one of `REASONS`; "" if the recorded `case` has the
     current kernel and each baseline in its current version, timed or left out. Results of baselines
@@ -333,6 +359,66 @@ def comparison_origin(gpu: str | None = None) -> str:
     )
 
 
+# Sizes of x in bytes by which fractions of copy bandwidth are told apart, each with the fraction
+# that most problems with `MANY_ROWS` should reach.
+SIZE_CLASSES = ((0.0, 16e6, None), (16e6, 250e6, 0.95), (250e6, math.inf, 0.97))
+MANY_ROWS = 1000
+MUCH = 0.9  # the rule alone should be no slower than this, as a fraction of the table's speed
+
+
+def unseen_lines(cases: Sequence[Unseen]) -> list[str]:
+    """Sentences on problems drawn at random: each loss, the number of each verdict, the fractions
+    of copy bandwidth by the size of x, and what the rule alone would lose."""
+    lines, supported = [], [case for case in cases if case.step]
+    for case in sorted(supported, key=lambda case: case.speedup):
+        if case.verdict == "LOSS":
+            speedup, name = case.speedup_over(case.best_baseline), case.best_baseline
+            lines.append(
+                f"lost: {name_of(case.problem)}: {speedup.value:.3f} ({speedup.low:.3f} to "
+                f"{speedup.high:.3f}) times as fast as {baselines.title(name)}, with {case.step}; "
+                f"{case.share(case.step):.2f} and {case.share(name):.2f} of a copy"
+            )
+    counts = Counter(case.verdict for case in cases)
+    words = ", ".join(f"{name} {counts[name]}" for name in VERDICTS)
+    seeds = ", ".join(dict.fromkeys(case.seed for case in cases))
+    lines.append(f"of {counted(len(cases), 'problem')} drawn at random (seed {seeds}): {words}")
+    failed = Counter(name for case in cases for name in case.unverified)
+    unverified = sum(bool(case.unverified) for case in cases)
+    named = ", ".join(f"{baselines.title(name)} at {failed[name]}" for name in failed) or "none"
+    lines.append(f"a baseline failed or was wrong at {unverified}: {named}")
+    for low, high, aim in SIZE_CLASSES:
+        of_size = [case for case in supported if low <= case.rows * case.problem.row_bytes < high]
+        lines += _fractions(of_size, low, high, aim)
+    tuned = [case for case in supported if case.gain]
+    much = [case for case in tuned if case.gain.above(1 / MUCH)]
+    lines.append(
+        f"the table replaces the rule's plan at {len(tuned)}: it is over {TOLERANCE:.0%} faster at "
+        f"{sum(case.gain.above(1 + TOLERANCE) for case in tuned)}, slower at "
+        f"{sum(case.gain.below(1 - TOLERANCE) for case in tuned)}; the rule alone would be over "
+        f"{1 - MUCH:.0%} slower at {len(much)}"
+    )
+    for name, which in (("most", max), ("least", min)):
+        if tuned:
+            case = which(tuned, key=lambda case: case.gain.value)
+            lines.append(f"it gains {name} at {name_of(case.problem)}: {case.gain.value:.3f}")
+    return lines
+
+
+def _fractions(cases: Sequence[Unseen], low: float, high: float, aim: float | None) -> list[str]:
+    if not cases:
+        return []
+    shares = {case.problem: case.share(case.step) for case in cases}
+    worst, median = min(shares, key=shares.get), statistics.median(shares.values())
+    upper = f" to {high / 1e6:g}" if high < math.inf else ""
+    line = f"x of {low / 1e6:g}{upper} MB{'' if upper else ' and more'}: {len(cases)}, median "
+    line += f"{median:.3f} of a copy, worst {shares[worst]:.3f} at {name_of(worst)}"
+    many = [problem for problem in shares if problem.rows >= MANY_ROWS]
+    if aim:
+        reached = sum(shares[problem] >= aim for problem in many)
+        line += f"; {aim} reached at {reached} of {len(many)} with {MANY_ROWS} rows or more"
+    return [line]
+
+
 def explained_marks(cases: Sequence[Comparison]) -> list[str]:
     """What the mark of any of the cases means; empty if none has one."""
     return [OLDER] if any(case.marks for case in cases) else []
@@ -348,6 +434,7 @@ class ComparisonTask:
     problem: Problem
     run: Run
     baselines: tuple[str, ...] = ()
+    seed: str = ""  # of the draw of an `Unseen` problem
     failed: Mapping[str, str] = field(default_factory=dict)  # baseline -> why it is not tried again
 
     def without(self, failure: Failure) -> ComparisonTask:
@@ -371,11 +458,13 @@ def run_task(task: ComparisonTask) -> Comparison:
     names = [name for name in task.baselines if name not in skipped]
     copies = other_copies(problem) if problem.plain else []
     copies = [name for name in copies if name not in task.failed]
-    cases, less_precise = measure_beside(step, names, copies, problem)
+    rule = dispatch.candidates(problem, gpu_in_use(), 1)[0] if task.seed and step else step
+    ours = [step, rule][: len({step, rule})] if step else []
+    cases, less_precise = measure_beside(ours, names, copies, problem)
     timed = {name: cases[name] for name in filter(None, (step, *names))}
     of_ours = cases.get(step) or cases[problem.operation.bandwidth_baseline]
     notes = {name: baselines.note(name, problem) for name in names}
-    return Comparison(
+    found = Comparison(
         problem,
         task.run,
         step,
@@ -391,16 +480,20 @@ def run_task(task: ComparisonTask) -> Comparison:
         {name: cases[name].samples_us for name in copies},
         less_precise=less_precise,
     )
+    if not task.seed:
+        return found
+    of_rule = (rule, cases[rule].samples_us) if rule != step else ("", [])
+    return Unseen(**vars(found), seed=task.seed, rule=of_rule[0], rule_us=of_rule[1])
 
 
 def measure_beside(
-    step: str, names: Sequence[str], copies: Sequence[str], problem: Problem
+    ours: Iterable[str], names: Sequence[str], copies: Sequence[str], problem: Problem
 ) -> tuple[dict[str, Timed], dict[str, float]]:
-    """Time our kernel (unless it is ""), baselines and copies in turn; returns their times, and the
-    errors in ulp of the less precise baselines."""
+    """Time kernels of ours, baselines and copies in turn; returns their times, and the errors in
+    ulp of the less precise baselines."""
     baselines.free_memory()
     of_ours = None if problem.plain else numbers(problem)
-    makers = {step: bench.maker(step, of_ours)} if step else {}
+    makers = {step: bench.maker(step, of_ours) for step in ours}
     compared: dict[str, object] = {}
     makers |= {name: maker_of(name, compared) for name in names}
     makers |= {name: bench.copy_maker(name) for name in copies}
@@ -446,6 +539,6 @@ class Draw(NamedTuple):
 
 def run_draw(draw: Draw) -> dict[str, list[float]]:
     """Name -> samples in this process, including the copy. Raises as `run_task`."""
-    cases, _ = measure_beside(draw.step, draw.baselines, (), draw.problem)
+    cases, _ = measure_beside([draw.step], draw.baselines, (), draw.problem)
     named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.baselines))}
     return {**named, bench.COPY: cases[draw.baselines[0]].copy_samples_us}

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
 from ..base.gpu import Gpu
 from ..catalogue import dispatch
 from ..problem.operations import (
@@ -25,6 +27,7 @@ from ..problem.operations import (
     SOFTMAX,
     Operation,
 )
+from ..problem.problem import DTYPES as PROBLEM_DTYPES
 from ..problem.problem import Problem
 from ..problem.shapes import Shape
 
@@ -122,6 +125,35 @@ def entries(names: Sequence[str] = tuple(GROUPS)) -> list[Problem]:
     most = max(len(group.shapes) for group in GROUPS.values())
     numbered = itertools.product(range(most), names)
     return [problem for number, name in numbered for problem in GROUPS[name].problems(number)]
+
+
+# ---- drawn at random ----------------------------------------------------------------------------
+
+ALONE = "softmax"  # the name of softmax alone among the groups that are drawn
+LENGTHS, BYTES_OF_X = (32, 200_000), (1e6, 2e9)
+INNER = (2, 4096)
+
+
+def drawn(count: int, seed: str, name: str = ALONE) -> list[Problem]:
+    """Problems of a group drawn at random: three dtypes, matrices of 1 MB to 2 GB, lengths of 32 to
+    200000, and along another axis an inner size of 2 to 4096, all log-uniform; half of the lengths
+    are 3, 5, 7 or 9 times a power of two. `seed` is a hexadecimal number."""
+    random, found = np.random.default_rng(int(seed, 16)), []
+    group = GROUPS[name] if name != ALONE else Group(SOFTMAX, ())
+
+    def log_uniform(low: float, high: float) -> float:
+        return float(np.exp(random.uniform(np.log(low), np.log(high))))
+
+    for number in range(count):
+        dtype = str(random.choice([*PROBLEM_DTYPES]))
+        cols = int(log_uniform(*LENGTHS))
+        if number % 2:
+            odd = int(random.choice([3, 5, 7, 9]))
+            cols = odd * 2 ** max(0, round(np.log2(cols / odd)))
+        rows = int(log_uniform(*BYTES_OF_X) / Problem(1, cols, dtype).row_bytes)
+        inner = int(log_uniform(*INNER)) if group.operation is ANY_AXIS else 1
+        found.append(group.problem(max(1, rows // inner) * inner, cols, dtype, inner))
+    return found
 
 
 # ---- in a pipeline ------------------------------------------------------------------------------

@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from ..base.gpu import Gpu
-from ..catalogue.dispatch import ANY_LENGTH, best, candidates, current_build
+from ..catalogue.dispatch import ANY_LENGTH, candidates, current_build
 from ..catalogue.store import Run
 from ..catalogue.tuned import Tuned
 from ..problem.problem import MAX_INT, PACK_BYTES, Problem
 from . import bench
 from .records import Timed
-from .samples import Estimate
-from .tuning import FEW, Search, neighbours, speedup
+from .tuning import FEW, Search, neighbours
 
 # Bytes of x: those that a size is chosen from on, and those that are timed. With y they fit in the
 # L2 of an H200 up to the third size; in the largest, start and end of a launch hardly matter.
@@ -124,32 +121,3 @@ PROTOCOL = {
     "warmup_s": bench.FEW_WARMUP_S,
     "calls": f"at least 50 and one per buffer, fewer if that took over {bench.FEW_REPLAY_MS} ms",
 }
-
-
-# ---- on other shapes ----------------------------------------------------------------------------
-
-
-def drawn(count: int, seed: int) -> list[Problem]:
-    """Problems drawn at random: three dtypes, matrices of 1 MB to 2 GB and lengths of 32 to 200000,
-    both log-uniform, half of the lengths 3, 5, 7 or 9 times a power of two."""
-    random, found = np.random.default_rng(seed), []
-    for number in range(count):
-        dtype = str(random.choice(["float32", "float16", "bfloat16"]))
-        cols = int(np.exp(random.uniform(np.log(32), np.log(200_000))))
-        if number % 2:
-            odd = int(random.choice([3, 5, 7, 9]))
-            cols = odd * 2 ** max(0, round(np.log2(cols / odd)))
-        nbytes = np.exp(random.uniform(np.log(1e6), np.log(2e9)))
-        found.append(Problem(max(1, int(nbytes / Problem(1, cols, dtype).row_bytes)), cols, dtype))
-    return found
-
-
-def with_and_without(
-    problem: Problem, gpu: Gpu, time: Callable, reasons: Callable
-) -> tuple[str, str, Estimate, float, float]:
-    """Time the plan of the table beside the rule's: (rule, plan, speedup, fraction of a copy that
-    the plan reaches, that the rule reaches)."""
-    rule, trial = candidates(problem, gpu, 1)[0], best(problem, gpu)
-    reasons(problem, [rule, trial])
-    found = time(problem, [*dict.fromkeys([rule, trial])], CONFIRM)
-    return rule, trial, speedup(found, rule, trial), found[trial].share, found[rule].share

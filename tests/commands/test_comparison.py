@@ -18,11 +18,12 @@ from helpers.measure.comparison import (
     DTYPES,
     Comparison,
     ComparisonTask,
+    Unseen,
     comparison_cases,
     comparison_origin,
     load_comparisons,
 )
-from helpers.measure.problem_groups import entries
+from helpers.measure.problem_groups import drawn, entries
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
@@ -414,6 +415,35 @@ def test_families_choose_shapes(machine) -> None:
     assert {one[:3] for one in machine} == {
         ("bfloat16", 131072, cols) for cols in (128, 512, 2048, 8192)
     } | {("float32", 131072, 2048)}
+
+
+def test_problems_drawn_at_random_are_compared_with_the_rule_too(
+    machine, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(dispatch, "best", lambda problem, *_: f"{OURS}-THREADS64")
+    monkeypatch.setattr(comparison, "step_hash", lambda step: "hash")
+    monkeypatch.setattr(comparison, "launch_of", lambda *_: {"grid": 1})
+    monkeypatch.setattr(dispatch, "candidates", lambda *_: [OURS])
+    monkeypatch.setitem(TIMES, "compile", 90.0)
+    drawing = ["comparison", "--drawn", "3", "--seed", "06bc5b0"]
+    assert command.main(drawing) == 0
+    problems = drawn(3, "06bc5b0")
+    assert [one[:3] for one in machine] == [(p.dtype, *p.shape) for p in problems]
+    assert all(one[3][:2] == [f"{OURS}-THREADS64", OURS] for one in machine)
+    cases = store.read(Unseen, FOLDER)
+    assert [case.problem for case in cases] == problems and not store.path_of(
+        Comparison, FOLDER
+    ).exists()
+    assert {(case.seed, case.rule) for case in cases} == {("06bc5b0", OURS)}
+    assert cases[0].gain.value == pytest.approx(10 / 30) and cases[0].verdict == "LOSS"
+    assert cases[0].best_baseline == "triton"
+    printed = capsys.readouterr().out
+    assert "lost: " in printed and "of 3 problems drawn at random (seed 06bc5b0)" in printed
+    assert command.main(drawing) == 0 and len(machine) == 3, "it is resumed"
+    with pytest.raises(SystemExit):
+        command.main(["comparison", "--drawn", "3", "--seed", "tuesday"])
+    around = drawn(9, "06bc5b0", AXIS)
+    assert all(p.inner > 1 and p.rows % p.inner == 0 and not p.plain for p in around)
 
 
 GRADIENT, AXIS = "gradient of softmax", "any axis"

@@ -15,11 +15,13 @@ from helpers.measure.comparison import (
     DTYPES,
     Added,
     Comparison,
+    Unseen,
     around_cases,
     comparison_cases,
     comparison_origin,
     explained_marks,
     load_comparisons,
+    unseen_lines,
     why_again,
 )
 from helpers.measure.problem_groups import entries, name_of
@@ -80,6 +82,37 @@ def test_marks_say_what_is_older_than_the_kernel(monkeypatch) -> None:
 )
 def test_verdict(ours_us: float, baseline_us: float, verdict: str) -> None:
     assert comparison_case(quack=baseline_us, **{OURS: ours_us}).verdict == verdict
+
+
+def test_losses_at_problems_drawn_at_random_are_said_first() -> None:
+    """Planted: a loss that is hidden, a failed baseline taken for one that does not support it."""
+
+    def unseen(rows: int, skipped=(), rule_us=(), **times: float) -> Unseen:
+        fields = vars(comparison_case(rows, 4096, **times)) | {"skipped": dict(skipped)}
+        rule = "07_warp" if rule_us else ""
+        return Unseen(**fields, seed="abc", rule=rule, rule_us=[*rule_us])
+
+    cases = [
+        unseen(1024),
+        unseen(20_000, quack=9.0, skipped={"cudnn": "RuntimeError: no", "jax": "is not installed"}),
+        unseen(30_000, rule_us=[12.0] * 3, skipped={"liger": "wrong result: NaN"}),
+        unseen(40_000, quack=9.5, rule_us=[9.8] * 3),
+    ]
+    lines = unseen_lines(cases)
+    assert lines[0].startswith("lost: 20000 x 4096 float32: 0.900 (0.8")
+    assert lines[1].startswith("lost: 40000 x 4096 float32: 0.950")
+    assert "times as fast as QuACK, with 06_registers; 0.97 and 1.08 of a copy" in lines[0]
+    assert lines[2] == (
+        "of 4 problems drawn at random (seed abc): ahead 2, level 0, level (slower) 0, LOSS 2, "
+        "unsupported 0"
+    )
+    assert lines[3] == "a baseline failed or was wrong at 2: cuDNN at 1, Liger at 1"
+    assert "x of 16 to 250 MB: 1, median 0.970 of a copy, worst 0.970 at 1024 x 4096" in lines[4]
+    assert lines[4].endswith("0.95 reached at 1 of 1 with 1000 rows or more")
+    assert lines[5].endswith("0.97 reached at 3 of 3 with 1000 rows or more")
+    assert "plan at 2: it is over 1% faster at 1, slower at 1; the rule alone would" in lines[6]
+    assert lines[6].endswith("over 10% slower at 1")
+    assert lines[7] == "it gains most at 30000 x 4096 float32: 1.200"
 
 
 def noisy(us: float, seed: int, count: int = 7) -> list[float]:

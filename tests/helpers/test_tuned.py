@@ -161,8 +161,6 @@ def test_what_is_faster_together_is_found_confirmed_and_kept(machine, capsys) ->
     assert run() == 0 and len(machine.asked) == asked, "nothing is timed again"
     tuned._by_rule.cache_clear()
     assert best(found.problem, H200) == found.trial
-    assert run("--check", "3") == 0
-    assert "of 3 shapes" in capsys.readouterr().out
 
 
 def test_a_gain_within_the_noise_is_none(machine) -> None:

@@ -7,13 +7,16 @@ run, or one ended by `--minutes`, is resumed by the next. Finally, baselines tha
 process are timed in further processes. A baseline that does not support a shape, fails or is wrong
 is left out there, with the reason. A shape at which our kernel is wrong or fails is not recorded;
 it is named at the end, and the exit status is 1.
+
+`--drawn N` compares N problems drawn at random instead, with the rule's plan beside ours where the
+table of tuned plans has another one, and prints the losses first.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...base import gpu
@@ -29,17 +32,19 @@ from ...measure.comparison import (
     Comparison,
     ComparisonTask,
     Draw,
+    Unseen,
     order,
     run_draw,
     run_task,
+    unseen_lines,
     why_again,
 )
 from ...measure.fused_baselines import NOT_OFFERED
-from ...measure.problem_groups import GROUPS, entries, name_of
+from ...measure.problem_groups import ALONE, GROUPS, drawn, entries, name_of
 from ...measure.workers import Failure
 from ...problem.problem import Problem
 from ...problem.shapes import COMPARED_FAMILIES, COMPARED_SHAPES, compared_family, compared_shapes
-from ...simt.checks import rows_x_cols
+from ...simt.checks import at_least, rows_x_cols
 from ...simt.words import counted
 
 ALL, NONE = "all", "none"  # of the groups
@@ -60,7 +65,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baselines", nargs="+", default=[*baselines.BASELINES], choices=[*baselines.BASELINES]
     )
+    help = f"N problems drawn at random instead, of {ALONE} or of each group"
+    parser.add_argument("--drawn", type=at_least(1), metavar="N", help=help)
+    help = "of the draw: the commit that froze the tuned plans"
+    parser.add_argument("--seed", type=hexadecimal, metavar="COMMIT", default="0", help=help)
     add_shared_options(parser, "minutes", "warm", "jobs", "fresh")
+
+
+def hexadecimal(text: str) -> str:
+    """The text, if it is a hexadecimal number. Raises `ValueError`, as `argparse` expects."""
+    int(text, 16)
+    return text
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,10 +86,16 @@ def run(options: argparse.Namespace) -> int:
     folder = gpu_folder(device["name"])
     versions = {**gpu.describe_versions(), **baselines.versions()}
     run = Run(device, versions, utc_now(), bench.PROTOCOL)
-    recorded = Recorded(folder, run, options.fresh)
     problems = problems_asked_for(options)
+    if options.drawn:
+        draw = {problem: place for place, problem in enumerate(problems)}
+        recorded = Recorded(Unseen, folder, run, draw, options.fresh)
+    else:
+        recorded = Recorded(Comparison, folder, run, order(), options.fresh)
     why = {one: recorded.why_again(one, options.baselines) for one in problems}
-    missing = sorted((one for one in problems if why[one]), key=lambda one: worth(one, why[one]))
+    missing = [one for one in problems if why[one]]
+    if not options.drawn:
+        missing.sort(key=lambda one: worth(one, why[one]))
     reasons = ", ".join(f"{[*why.values()].count(reason)} {reason}" for reason in REASONS)
     total = counted(len(problems), "case")
     print(f"{len(missing)} of {total} to compare on {device['name']}: {reasons}")
@@ -85,28 +106,40 @@ def run(options: argparse.Namespace) -> int:
         recorded.put(case)
         yield summary(case)
 
-    tasks = [ComparisonTask(problem, run, tuple(options.baselines)) for problem in missing]
+    seed = options.seed if options.drawn else ""
+    tasks = [ComparisonTask(problem, run, tuple(options.baselines), seed) for problem in missing]
     name = lambda task: name_of(task.problem)  # noqa: E731
     failed = campaign.run(tasks, run_task, keep, name, without, options.jobs, clock=clock)
     for number in range(2, DRAWS + 1):
         failed += draw_all(recorded, problems, number, options.jobs, clock)
-    print(f"the comparison is in {store.path_of(Comparison, folder)}")
+    print(f"the comparison is in {store.path_of(recorded.kind, folder)}")
     left = sum(bool(recorded.why_again(one, options.baselines)) for one in problems)
     drawn = sum(bool(case.to_draw()) for case in recorded.cases if case.problem in problems)
     if left or drawn:
         print(f"left: {counted(left, 'case')}, and {drawn} to draw again; run it again to go on")
     for line in failed:
         print(f"not compared: {line}", file=sys.stderr)
+    if options.drawn:
+        shown = {*problems}
+        for line in unseen_lines([case for case in recorded.cases if case.problem in shown]):
+            print(line)
     return 1 if failed else 0
 
 
 class Recorded:
-    """The records of a GPU, to be continued in a run."""
+    """The records of a kind on a GPU, to be continued in a run."""
 
-    def __init__(self, folder: str, run: Run, fresh: bool = False):
-        known = store.read_if_any(Comparison, folder)
+    def __init__(
+        self,
+        kind: type[Comparison],
+        folder: str,
+        run: Run,
+        order: Mapping[Hashable, int],
+        fresh: bool = False,
+    ):
+        known = store.read_if_any(kind, folder)
         self.cases = [case for case in known if store.same_meaning(case.run, run.protocol)]
-        self.folder, self.run = folder, run
+        self.kind, self.folder, self.run, self.order = kind, folder, run, order
         self.old = {case.problem for case in self.cases} if fresh else set()  # to be replaced
 
     def why_again(self, problem: Problem, names: Sequence[str]) -> str:
@@ -117,9 +150,9 @@ class Recorded:
 
     def put(self, case: Comparison) -> None:
         """Insert a case, and write the file."""
-        self.cases = store.put(self.cases, case, order())
+        self.cases = store.put(self.cases, case, self.order)
         self.old.discard(case.problem)
-        store.write(Comparison, self.folder, self.cases)
+        store.write(self.kind, self.folder, self.cases)
 
 
 def without(task: ComparisonTask, failure: Failure) -> tuple[ComparisonTask | None, bool]:
@@ -130,7 +163,14 @@ def without(task: ComparisonTask, failure: Failure) -> tuple[ComparisonTask | No
 
 def problems_asked_for(options: argparse.Namespace) -> list[Problem]:
     """The problems that the options name and that fit in this GPU's memory: softmax unless groups
-    are named, the other operations unless shapes or families of softmax are."""
+    are named, the other operations unless shapes or families of softmax are. With `--drawn`, those
+    of softmax or of the groups that are named."""
+    if options.drawn:
+        names = [*GROUPS] if ALL in (options.groups or ()) else options.groups or [NONE]
+        names = [ALONE if name == NONE else name for name in names]
+        problems = [one for name in names for one in drawn(options.drawn, options.seed, name)]
+        fitting = {*bench.shapes_that_fit([one.shape for one in problems])}
+        return [one for one in dict.fromkeys(problems) if one.shape in fitting]
     problems, families = [], options.families or COMPARED_FAMILIES
     groups = options.groups or ([NONE] if options.shapes or options.families else [ALL])
     wanted = {shape for family in families for shape in COMPARED_FAMILIES[family]}

@@ -2,15 +2,14 @@
 
 A shape takes a second or two, and the whole grid about half an hour on an H200. Shapes that are in
 the file with the current kernels are left out, the most valuable ones come first, and the file is
-written after each. `--check N` times the plans with and without the table at N shapes drawn at
-random instead, and writes nothing.
+written after each. `comparison --drawn N` times the plans, with the table and without, at shapes
+drawn at random.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from functools import partial
 
 from ...base import gpu
 from ...catalogue import store
@@ -24,30 +23,24 @@ from ...measure.tuning import Compilers, Timer
 from ...measure.tuning_grid import (
     PROTOCOL,
     GridPoint,
-    drawn,
     grid,
     starts,
     tuned,
-    with_and_without,
 )
-from ...simt.checks import at_least
 
 AHEAD = 60  # shapes whose trials are compiled before they are timed
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared_options(parser, "minutes", "fresh")
-    help = "time N shapes drawn at random instead, with the table and without"
-    parser.add_argument("--check", type=at_least(1), metavar="N", help=help)
-    parser.add_argument("--seed", type=at_least(0), default=0, help="of the shapes drawn")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune, or check; return the exit status."""
+    """Tune what the file lacks; return the exit status."""
     this = Run(gpu.describe_device(), gpu.describe_versions(), utc_now(), PROTOCOL)
     timer, compilers = Timer(), Compilers()
     try:
-        return (check if options.check else tune)(options, this, timer, compilers)
+        return tune(options, this, timer, compilers)
     finally:
         compilers.close()
         timer.close()
@@ -92,33 +85,4 @@ def tune(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compil
         points, work, keep, lambda one: one.problem.place(True), clock=Clock(options.minutes)
     )
     print(f"the plans are in {store.path_of(Tuned, folder)}")
-    return 1 if failed else 0
-
-
-def check(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compilers) -> int:
-    """Print, for each shape drawn, both plans, how much faster that of the table is, and both as
-    fractions of a copy; at the end those that are slower, worst first."""
-    problems = drawn(options.check, options.seed)
-    work = partial(with_and_without, gpu=this.gpu, time=timer, reasons=compilers)
-    found = []
-
-    def keep(problem, result) -> Iterator[str]:
-        found.append((problem, *result))
-        yield line(problem, *result)
-
-    def line(problem, rule, trial, times, share, shares) -> str:
-        low, high = f"{times.low:.3f}", f"{times.high:.3f}"
-        return (
-            f"{problem.place(True)}: {trial} {times.value:.3f} ({low} to {high}) times as fast as "
-            f"{rule}, {share:.3f} instead of {shares:.3f} of a copy"
-        )
-
-    failed = campaign.run(
-        problems, work, keep, lambda one: one.place(True), clock=Clock(options.minutes)
-    )
-    worse = [one for one in found if one[3].below(0.99)]
-    better = [one for one in found if one[3].above(1.01)]
-    print(f"of {len(found)} shapes, {len(better)} are faster with the table, {len(worse)} slower")
-    for one in sorted(worse, key=lambda one: one[3].value):
-        print(line(*one))
     return 1 if failed else 0
