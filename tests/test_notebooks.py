@@ -1,5 +1,5 @@
 """Rules that every committed notebook keeps, which nbval does not check, with a planted breach of
-each; README and headers show the records."""
+each; pages and headers show the records."""
 
 import copy
 import re
@@ -20,6 +20,7 @@ CORE, DEEPER = core_notebooks(), deeper_notebooks()
 GLOSSARY = ROOT / "notebooks/GLOSSARY.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+LISTED = (ROOT / "docs/notebooks.md").read_text(encoding="utf-8")
 
 # Notebook -> first lines of cells that must be longer than a dozen lines.
 LONG_CELLS = {
@@ -52,10 +53,11 @@ def test_notebook_keeps_the_rules(path):
     assert bool(older) == (path.stem in EARLIER | SHOWN_EARLIER)
     title = re.search(r"^# (.*)", page.prose[0], re.MULTILINE)[1].strip()
     if path in CORE:
-        rows = re.findall(rf"^\| \[([^]]+)\]\(notebooks/{page.name}\.ipynb\) \|", README, re.M)
-        assert len(rows) == 1 and title.startswith(rows[0]), "its row in the README's table"
+        lines = re.findall(rf"^- \[([^]]+)\]\(notebooks/{page.name}\.ipynb\): ", README, re.M)
+        assert len(lines) == 1 and title.startswith(lines[0]), "its line in the README's list"
+        assert f"\n- [{title[:2]}](../notebooks/{page.name}.ipynb): " in LISTED
     else:
-        assert f"[{title}](notebooks/{page.name}.ipynb)" in README
+        assert f"[{title}](../notebooks/{page.name}.ipynb)" in LISTED
         core = [one.read_text(encoding="utf-8") for one in CORE if one.stem[:2] == path.stem[:2]]
         assert any(f"({page.name}.ipynb)" in text for text in core), "no core notebook links to it"
 
@@ -78,11 +80,11 @@ def test_links_lead_somewhere(path):
     assert list(rules.of_links_between(path, GLOSSARY)) == []
 
 
-def test_readme_headers_and_plot_show_the_records():
+def test_pages_headers_and_plot_show_the_records():
     assert figures.out_of_date() == [], "write them by: python -m helpers.commands.figures"
 
 
-def test_a_changed_record_makes_the_readme_stale(monkeypatch):
+def test_a_changed_record_makes_pages_stale(monkeypatch):
     from helpers.measure import records
     from helpers.page import tables
 
@@ -97,7 +99,7 @@ def test_a_changed_record_makes_the_readme_stale(monkeypatch):
     for module in (figures, tables, records):
         monkeypatch.setattr(module, "load_record", slower)
     stale = figures.out_of_date()
-    assert {"README.md", "kernels/01_naive.cu"} <= {*stale}
+    assert {"README.md", "docs/results.md", "kernels/01_naive.cu"} <= {*stale}
     assert any(name.endswith("series.png") for name in stale)
 
 

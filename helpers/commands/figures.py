@@ -1,8 +1,9 @@
-"""Write the parts of the README and the kernel headers that show records: `make notebooks`.
+"""Write the parts of the README, docs/ and the kernel headers that show records: `make notebooks`.
 
-The README has tables, plots and the questions of the deeper notebooks between markers, and each
-kernel file a `Measured:` line; comparison.md has one line per case of the comparison. All are
-generated from records and notebooks; --check names outdated files without writing.
+The README and the pages in docs/ have tables, plots and the questions of the deeper notebooks
+between markers, and each kernel file a `Measured:` line; comparison.md has one line per case of the
+comparison. All are generated from records and notebooks; --check names outdated files without
+writing.
 """
 
 from __future__ import annotations
@@ -12,29 +13,50 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
+from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, deeper_notebooks
 from ..catalogue.registry import UNFUSED, split_trial, step_number, steps, variants
 from ..catalogue.store import REFERENCE_GPU, folder_of, shown_gpu
-from ..measure.comparison import COPIES, DTYPES, best_copies, best_copy, comparison_cases
+from ..measure.baselines import BASELINES
+from ..measure.comparison import (
+    COPIES,
+    DTYPES,
+    TOLERANCE,
+    Comparison,
+    around_cases,
+    best_copies,
+    best_copy,
+    comparison_cases,
+    load_comparisons,
+)
 from ..measure.records import load_record, predictions, recorded_steps, series
-from ..page.comparison_text import around_block, comparison_block, every_case, every_case_path
+from ..page.comparison_text import (
+    OUTSIDE,
+    around_block,
+    cases_alone,
+    comparison_block,
+    every_case,
+    every_case_path,
+    score,
+)
 from ..page.draw.comparison import save_speedups
 from ..page.draw.step import A_COPY, COPY, eager, save_series
-from ..page.tables import summary_table
 from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
 
-README = ROOT / "README.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PLOT = folder_of(REFERENCE_GPU) / "series.png"
-NO_URL = "<the address of this repository>"  # in the README until there is one
+NO_URL = "<the address of this repository>"  # in pages until there is one
+AT_THE_LIMIT = 6  # the first step that is about as fast as a copy
 EDITED = "measured before an edit of the kernel"
 SPEEDUPS = {dtype: folder_of(REFERENCE_GPU) / f"speedup-{dtype}.png" for dtype in DTYPES}
-BEGIN, END = "<!-- begin {}: made by make notebooks -->", "<!-- end -->"
+GENERATED = re.compile(
+    r"(<!-- begin (\w+): made by make notebooks -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
     options = parser.parse_args(arguments)
     if shown_gpu() != REFERENCE_GPU:
-        parser.error("README and kernels show the reference GPU: unset SOFTMAX_RECORDS")
+        parser.error("pages and kernels show the reference GPU: unset SOFTMAX_RECORDS")
     try:
         stale, texts, pictures = out_of_date(), wanted_texts(), plots()
     except (ValueError, FileNotFoundError) as error:
@@ -74,22 +96,15 @@ def out_of_date() -> list[str]:
 
 
 def wanted_texts() -> dict[str, str]:
-    """The required text of the README, comparison.md and the kernel files."""
-    readme = README.read_text(encoding="utf-8")
+    """The required text of the README, docs/, comparison.md and the kernel files."""
     blocks = {
-        "result": result_block(),
+        "summary": summary_block(),
+        "questions": questions_block(),
+        "steps": steps_block(),
         "comparison": comparison_block(SPEEDUPS),
         "around": around_block(),
-        "run": run_block(),
-        "questions": questions_block(),
     }
-    for name, block in blocks.items():
-        before, begin, rest = readme.partition(BEGIN.format(name))
-        _, end, after = rest.partition(END)
-        readme = f"{before}{begin}\n{block}\n{end}{after}"
-    if REPO_URL:
-        readme = readme.replace(NO_URL, REPO_URL)
-    texts = {"README.md": readme}
+    texts = {page.relative_to(ROOT).as_posix(): with_blocks(page, blocks) for page in PAGES}
     with suppress(FileNotFoundError):  # no comparison yet: comparison_block says so
         texts[str(every_case_path().relative_to(ROOT))] = every_case()
     for step in (*steps(), *variants()):
@@ -102,6 +117,16 @@ def wanted_texts() -> dict[str, str]:
             flags=re.MULTILINE,
         )
     return texts
+
+
+def with_blocks(page: Path, blocks: Mapping[str, str]) -> str:
+    """The text of a page with its generated parts, whose links are relative to the root."""
+    root = "../" * (len(page.relative_to(ROOT).parts) - 1)
+    text = GENERATED.sub(
+        lambda part: part[1] + blocks[part[2]].replace("](", f"]({root}") + "\n" + part[3],
+        page.read_text(encoding="utf-8"),
+    )
+    return text.replace(NO_URL, REPO_URL or NO_URL)
 
 
 def measured_line(step: str) -> str:
@@ -127,34 +152,55 @@ def measured_line(step: str) -> str:
     return f"{rate}{share} at {where} ({label})"
 
 
-def run_block() -> str:
-    """The last lines of a successful `make run` on a machine without a GPU."""
-    table = summary_table({step: "right" for step in steps()}, "on the SIMT machine")
-    return f"```{table}\n```"
-
-
-def questions_block() -> str:
-    """The questions of the deeper notebooks, grouped by core notebook."""
-    lines = []
-    for core in core_notebooks():
-        of_core = [path for path in deeper_notebooks() if path.name[:2] == core.name[:2]]
-        lines += [f"- {title_link(core)}", *(f"  - {title_link(path)}" for path in of_core)]
+def summary_block() -> str:
+    """How far the steps are from a copy, and how they compare with other libraries."""
+    first, *others = [one for one in recorded_steps() if one.step != UNFUSED]
+    close = sorted(
+        (one for one in others if step_number(one.step) >= AT_THE_LIMIT),
+        key=lambda one: one.headline.share,
+    )
+    farthest, second, most = close[0], close[1], close[-1]
+    lines = [
+        f"- **Copy bandwidth.** `{first.step}` reaches {first.headline.share:.2f} of it, the "
+        f"kernels from {AT_THE_LIMIT:02} on {second.headline.share:.2f} to "
+        f"{most.headline.share:.2f}, each at a shape for which it is made. The exception is "
+        f"`{farthest.step}`, {farthest.headline.share:.2f} at {farthest.headline.at.place()} "
+        "([all steps](docs/results.md))."
+    ]
+    with suppress(FileNotFoundError):
+        recorded = load_comparisons()
+        titles = ", ".join(baseline.title for baseline in BASELINES.values())
+        lines += [
+            f"- **Softmax and the best of {titles}.** {verdicts(cases_alone(recorded))} {OUTSIDE}",
+            f"- **Fused and related operations.** {verdicts(around_cases(recorded))}",
+            "",
+            f"*Ahead* means faster by more than {TOLERANCE:.0%}, beyond run-to-run variation. The "
+            "[comparison](docs/comparison.md) explains the words, names the smallest speedups, and "
+            "times softmax between a producer and a consumer kernel.",
+        ]
     return "\n".join(lines)
 
 
-def title_link(notebook: Path) -> str:
-    """A notebook's first heading, linked from the root."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    title = "".join(cells[0]["source"]).splitlines()[0].removeprefix("# ")
-    return f"[{title}]({notebook.relative_to(ROOT).as_posix()})"
+def verdicts(cases: list[Comparison]) -> str:
+    """How many cases are ahead, level and lost, and how many are out of date."""
+    earlier = sum(not case.is_current() for case in cases)
+    changed = f" In {earlier} of them, our kernel or its launch has changed since."
+    return score(cases) + changed * bool(earlier)
 
 
-def result_block() -> str:
-    """Plot and table in Markdown."""
-    image = PLOT.relative_to(ROOT).as_posix()
+def questions_block() -> str:
+    """The questions of the deeper notebooks, each after the number of its core notebook."""
+    lines = []
+    for path in deeper_notebooks():
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        title = "".join(cells[0]["source"]).splitlines()[0].removeprefix("# ")
+        lines.append(f"- {path.name[:2]} [{title}]({path.relative_to(ROOT).as_posix()})")
+    return "\n".join(lines)
+
+
+def steps_block() -> str:
+    """One line per step at the shape for which it was predicted."""
     lines = [
-        f"![GB/s over row length for several steps, a copy and PyTorch]({image})",
-        "",
         "| step | notebook | rows x columns | GB/s | × copy | best copy | predicted |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -176,14 +222,12 @@ def result_block() -> str:
     lines += [
         "",
         f"float32 unless it says otherwise, {load_record('00_copy').origin()}. Each step is shown "
-        "at the shape for which it was predicted. The plot shows float32: a copy, PyTorch, and of "
-        f"this table {plotted()}. GB/s assumes one read and one write of the matrix, even if the "
-        "kernel moved more. *× copy* is that speed divided by the speed of `00_copy`, a kernel "
-        "that does nothing else. Some copy kernels are faster than this plain one: *best copy* is "
-        "the fastest that was recorded at the shape, also divided by the plain copy (-: only the "
-        f"plain one was timed). {', '.join(needs)}, and each is "
-        "divided by a plain kernel that moves as many bytes. Predictions were written down before "
-        f"the measurement; the wrong ones stay.{stale}",
+        "at the shape for which it was predicted. GB/s assumes one read and one write of the "
+        "matrix, even if the kernel moved more. *× copy* is that speed divided by the speed of "
+        "`00_copy`, a plain copy kernel. *Best copy* is the fastest copy kernel that was recorded "
+        "at the shape, also divided by the plain one (-: only that was timed). "
+        f"{', '.join(needs)}, and each is divided by a plain kernel that moves as many bytes. "
+        f"Predictions were written down before the measurement; the wrong ones stay.{stale}",
     ]
     return "\n".join(lines)
 
@@ -192,18 +236,6 @@ def passes_of(step: str) -> str:
     """The passes over a matrix that a step's header counts, in words: "two reads and one write"."""
     passes = load(step).header.fields["Reads"].removesuffix(" + 0 writes")
     return passes.replace("1 ", "one ").replace("2 ", "two ").replace(" + ", " and ")
-
-
-def plotted() -> str:
-    """The steps that the plot shows, in words."""
-    numbers = [step_number(record.step) for record in series() if record.step != UNFUSED]
-    runs = [one for one in numbers if one - 1 not in numbers]  # where steps that follow begin
-    ends = [one for one in numbers if one + 1 not in numbers]
-    words = [
-        f"{one:02}" if one == end else f"{one:02} to {end:02}"
-        for one, end in zip(runs, ends, strict=True)
-    ]
-    return ", ".join(["the array operations", *words])
 
 
 def step_link(step: str) -> str:
@@ -215,10 +247,8 @@ def step_link(step: str) -> str:
 def notebook_link(step: str) -> str:
     """The notebook with the number of a step; a kernel may be measured before its notebook
     exists."""
-    for path in NOTEBOOKS.glob(f"{step[:2]}_*.ipynb"):
-        title = re.search(r'"# (.*?)(\\n)?"', path.read_text(encoding="utf-8"))[1]
-        return f"[{title}](notebooks/{path.name})"
-    return "-"
+    found = next(NOTEBOOKS.glob(f"{step[:2]}_*.ipynb"), None)
+    return f"[{step[:2]}](notebooks/{found.name})" if found else "-"
 
 
 def plots() -> dict[Path, tuple[str, Callable[..., None]]]:

@@ -1,4 +1,4 @@
-"""What a notebook or the README shows.
+"""What a notebook, the README or a page in docs/ shows.
 
 The modules, lowest first:
 
@@ -8,7 +8,7 @@ The modules, lowest first:
     predict    the reader's prediction and ours
     replay     timings for notebooks: measured, or from the records
     tables     plain-text tables
-    comparison_text  the comparison in the README
+    comparison_text  the comparison in docs/comparison.md
     draw       figures: of a trace, of a record, of the machine
     notebooks  execute notebooks
     reading    the reading time of a notebook

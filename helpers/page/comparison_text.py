@@ -1,5 +1,5 @@
-"""The comparison with other libraries as Markdown for the README: softmax, and fused and related
-operations."""
+"""The comparison with other libraries as Markdown for docs/comparison.md: softmax, and fused and
+related operations."""
 
 from __future__ import annotations
 
@@ -101,9 +101,10 @@ def every_case() -> str:
     lines = [
         "# The comparison, case by case",
         "",
-        f"The comparison was {comparison_origin()}.{added_later(recorded)} The README says what "
-        "the words mean. Beside the operations around softmax no second copy was timed: a fraction "
-        "above 1.00 there is one of the *yardstick*, a plain kernel that moves as many bytes.",
+        f"The comparison was {comparison_origin()}.{added_later(recorded)} [Comparison]"
+        "(../../../docs/comparison.md) explains the words. Beside the operations around softmax no "
+        "second copy was timed: a fraction above 1.00 there is one of the *yardstick*, a plain "
+        "kernel that moves as many bytes.",
         *(f"{line}." for line in explained_marks(recorded)),
         *less_precise_mark(recorded),
     ]

@@ -1,5 +1,6 @@
-"""What the README and the kernel headers show of records that are made up here."""
+"""What pages and kernel headers show of records that are made up here."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -13,6 +14,7 @@ from helpers.problem.problem import Problem
 from tests import made_up
 from tests.made_up import DEVICE
 
+TIMES = {"01_naive": 100.0, "05_float4": 25.0, "07_warp": 10.0, "09_grid": 20.0, "11_any_row": 12.5}
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
 
 
@@ -79,7 +81,7 @@ def steps_elsewhere(monkeypatch) -> None:
 
 
 def test_each_step_is_shown_where_it_was_predicted(steps_elsewhere) -> None:
-    rows = rows_of(figures.result_block())
+    rows = rows_of(figures.steps_block())
     cells = {first: cells[1:] for first, cells in rows.items()}
     gbps = f"{8 * 1048576 / 12.5 / 1e3:.0f}"
     assert cells["[`09_grid`](kernels/09_grid.cu)"] == [
@@ -116,17 +118,15 @@ def test_header_names_the_yardstick_and_the_whole_array(monkeypatch) -> None:
 
 
 def test_kernel_measured_before_its_notebook_is_written_has_no_link(tmp_path, monkeypatch) -> None:
-    assert figures.notebook_link("06_registers-PACKS2") == (
-        "[06 The row stays in registers](notebooks/06_registers.ipynb)"
-    )
+    assert figures.notebook_link("06_registers-PACKS2") == "[06](notebooks/06_registers.ipynb)"
     monkeypatch.setattr(figures, "NOTEBOOKS", tmp_path)
     assert figures.notebook_link("06_registers") == "-"
 
 
-def test_deeper_notebooks_are_listed_below_their_core_notebook() -> None:
-    listed = figures.questions_block()
-    assert listed.splitlines()[0] == "- [00 The limit](notebooks/00_the_limit.ipynb)"
-    assert "  - [Does arithmetic matter?](notebooks/deeper/00_roofline.ipynb)" in listed
+def test_deeper_notebooks_are_listed_after_the_number_of_their_core_notebook() -> None:
+    listed = figures.questions_block().splitlines()
+    assert "- 00 [Does arithmetic matter?](notebooks/deeper/00_roofline.ipynb)" in listed
+    assert listed == sorted(listed, key=lambda line: line[:4])
 
 
 def test_what_is_out_of_date_is_named_and_rewritten(monkeypatch, tmp_path, capsys) -> None:
@@ -143,22 +143,38 @@ def test_what_is_out_of_date_is_named_and_rewritten(monkeypatch, tmp_path, capsy
     assert (tmp_path / "c.md").read_text() == "not there yet"
 
 
-def test_address_of_the_repository_goes_into_the_readme_once_there_is_one(monkeypatch) -> None:
-    for block in ("result_block", "around_block", "run_block", "every_case"):  # take their time
-        monkeypatch.setattr(figures, block, str)
-    monkeypatch.setattr(figures, "comparison_block", lambda pictures: "")
-    assert figures.NO_URL in figures.wanted_texts()["README.md"]
+@pytest.mark.parametrize(("name", "up"), [("README.md", ""), ("docs/a.md", "../")])
+def test_a_page_has_its_parts_and_the_address_of_the_repository(
+    name: str, up: str, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    page = tmp_path / name
+    page.parent.mkdir(exist_ok=True)
+    marked = "[a](b)\n<!-- begin one: made by make notebooks -->\n{}<!-- end -->\n{}\n"
+    page.write_text(marked.format("old\n", figures.NO_URL))
+    shown = marked.format(f"![c]({up}d.png)\n", "{}")
+    parts = {"one": "![c](d.png)", "two": ""}
+    assert figures.with_blocks(page, parts) == shown.format(figures.NO_URL)
     monkeypatch.setattr(figures, "REPO_URL", "https://example.org/softmax-worklog")
-    readme = figures.wanted_texts()["README.md"]
-    assert "!git clone https://example.org/softmax-worklog\n" in readme
-    assert figures.NO_URL not in readme
+    assert figures.with_blocks(page, parts) == shown.format(figures.REPO_URL)
+
+
+def test_summary_names_the_step_farthest_from_a_copy(steps_elsewhere, monkeypatch) -> None:
+    made = [Record(step, [case(step, Problem(64, 4096), us)]) for step, us in TIMES.items()]
+    monkeypatch.setattr(figures, "recorded_steps", lambda: made)
+    monkeypatch.setattr(figures, "load_comparisons", lambda: [])
+    (line, *_) = figures.summary_block().splitlines()
+    assert line.startswith(
+        "- **Copy bandwidth.** `01_naive` reaches 0.10 of it, the kernels from 06"
+    )
+    assert " on 0.80 to 1.00, each " in line and "The exception is `09_grid`, 0.50 at " in line
 
 
 def test_plot_has_the_steps_of_the_series_and_depends_on_nothing_else(
     steps_elsewhere, monkeypatch
 ) -> None:
     assert records.series() == []
-    naive = records.load_record("01_naive")
+    naive = copy.deepcopy(records.load_record("01_naive"))  # other tests read the samples too
     monkeypatch.setattr(records, "recorded_steps", lambda: [naive])
     digest = figures.plot_digest()
     naive.cases[:] = [case for case in naive.cases if case.rows != 4096]

@@ -1,4 +1,4 @@
-"""What docs/simt.md tells people to type works, and shows what it says."""
+"""What docs/simt.md and the README tell people to type works, and shows what they say."""
 
 import re
 import shlex
@@ -20,6 +20,7 @@ JOINED = PAGE.replace("\\\n", " ")
 (WORKFLOW,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 STEPS = yaml.safe_load(WORKFLOW)["jobs"]["simt"]["steps"]
+CHECK = re.search(r"^### Check a kernel.*?^## ", README, re.MULTILINE | re.DOTALL)[0]
 TYPED = re.findall(r"^    simt (.*)", JOINED, re.MULTILINE)
 IN_CI = [step["run"] for step in STEPS if step.get("run", "").startswith("simt ")]
 FAULTY = '"float32[1000]" "float32[1000]" 1000 0.5'
@@ -42,6 +43,8 @@ def test_a_command_of_the_page_runs(line: str, capsys) -> None:
 
 def test_all_commands_are_taken_from_the_page() -> None:
     assert len(TYPED) == 8 and len(IN_CI) == 2
+    assert {*re.findall(r"^    simt (.*)", CHECK, re.MULTILINE)} < {*TYPED}
+    assert re.search(r"```\n(mine\.cu:.*\n)```", CHECK)[1] in SHOWN
     for option in ("--self-test", "--orders 2", "--volatile plain", "--args"):
         assert any(option in line for line in TYPED), option
 
@@ -50,8 +53,7 @@ def test_options_of_the_page_and_the_readme_exist(capsys) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     known = {*re.findall(r"--[\w-]+", capsys.readouterr().out), "--shape", "--name"}
-    section = re.search(r"^## Check a kernel.*?^## ", README, re.MULTILINE | re.DOTALL)[0]
-    for text in (PAGE, section):
+    for text in (PAGE, CHECK):
         assert {*re.findall(r"(?<![\w-])--[a-z][\w-]*", text)} <= known
 
 

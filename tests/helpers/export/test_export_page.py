@@ -1,4 +1,4 @@
-"""What the README tells a Python programmer to type works as it stands."""
+"""What docs/export.md and the README tell a Python programmer to type works unchanged."""
 
 import ast
 import re
@@ -12,11 +12,10 @@ import pytest
 from helpers.base.paths import ROOT
 from helpers.commands.export import main
 
-SECTION = re.search(
-    r"^## Copy a kernel\n(.*?)^## ", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
-)[1]
-COMMANDS = re.findall(r'make export ARGS="(.*--as (?:torch|cupy).*)"', SECTION)
-EXAMPLES = re.findall(r"```python\n(.*?)```", SECTION, re.S)
+PAGE, README = ((ROOT / name).read_text("utf-8") for name in ("docs/export.md", "README.md"))
+COMMAND = re.compile(r'make export ARGS="(.*--as (?:torch|cupy).*)"')
+COMMANDS = COMMAND.findall(PAGE)
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture
@@ -31,6 +30,7 @@ def files(tmp_path: Path, monkeypatch) -> Path:
 def test_the_commands_write_what_the_examples_import(files: Path) -> None:
     written = {file.stem: ast.parse(file.read_text()) for file in files.glob("*.py")}
     assert len(written) == len(COMMANDS) == 2
+    assert COMMAND.findall(README) == COMMANDS[:1] and "`exports/fast_softmax.py`" in README
     for example in EXAMPLES:
         (name,) = re.findall(r"^from (\w+) import softmax$", example, flags=re.M)
         defined = {node.name for node in written[name].body if hasattr(node, "name")}
