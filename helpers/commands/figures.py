@@ -26,7 +26,6 @@ from ..measure.comparison import (
     COPIES,
     DTYPES,
     TOLERANCE,
-    Comparison,
     around_cases,
     best_copies,
     best_copy,
@@ -171,21 +170,14 @@ def summary_block() -> str:
         recorded = load_comparisons()
         titles = ", ".join(baseline.title for baseline in BASELINES.values())
         lines += [
-            f"- **Softmax and the best of {titles}.** {verdicts(cases_alone(recorded))} {OUTSIDE}",
-            f"- **Fused and related operations.** {verdicts(around_cases(recorded))}",
+            f"- **Softmax and the best of {titles}.** {score(cases_alone(recorded))} {OUTSIDE}",
+            f"- **Fused and related operations.** {score(around_cases(recorded))}",
             "",
             f"*Ahead* means faster by more than {TOLERANCE:.0%}, beyond run-to-run variation. The "
             "[comparison](docs/comparison.md) explains the words, names the smallest speedups, and "
             "times softmax between a producer and a consumer kernel.",
         ]
     return "\n".join(lines)
-
-
-def verdicts(cases: list[Comparison]) -> str:
-    """How many cases are ahead, level and lost, and how many are out of date."""
-    earlier = sum(not case.is_current() for case in cases)
-    changed = f" In {earlier} of them, our kernel or its launch has changed since."
-    return score(cases) + changed * bool(earlier)
 
 
 def questions_block() -> str:
