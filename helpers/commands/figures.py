@@ -168,9 +168,10 @@ def summary_block() -> str:
     ]
     with suppress(FileNotFoundError):
         recorded = load_comparisons()
-        titles = ", ".join(baseline.title for baseline in BASELINES.values())
+        *titles, last = (baseline.title for baseline in BASELINES.values())
+        best = f"the best of {', '.join(titles)} and {last}"
         lines += [
-            f"- **Softmax and the best of {titles}.** {score(cases_alone(recorded))} {OUTSIDE}",
+            f"- **Softmax against {best}.** {score(cases_alone(recorded))} {OUTSIDE}",
             f"- **Fused and related operations.** {score(around_cases(recorded))}",
             "",
             f"*Ahead* means faster by more than {TOLERANCE:.0%}, beyond run-to-run variation. The "

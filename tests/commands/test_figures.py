@@ -159,6 +159,15 @@ def test_a_page_has_its_parts_and_the_address_of_the_repository(
     assert figures.with_blocks(page, parts) == shown.format(figures.REPO_URL)
 
 
+def test_every_generated_part_stands_on_one_page() -> None:
+    found = [
+        name
+        for page in figures.PAGES
+        for _, name, _ in figures.GENERATED.findall(page.read_text("utf-8"))
+    ]
+    assert sorted(found) == ["around", "comparison", "questions", "steps", "summary"]
+
+
 def test_summary_names_the_step_farthest_from_a_copy(steps_elsewhere, monkeypatch) -> None:
     made = [Record(step, [case(step, Problem(64, 4096), us)]) for step, us in TIMES.items()]
     monkeypatch.setattr(figures, "recorded_steps", lambda: made)
