@@ -26,6 +26,7 @@ from ..measure.comparison import (
     COPIES,
     DTYPES,
     TOLERANCE,
+    Comparison,
     around_cases,
     best_copies,
     best_copy,
@@ -171,14 +172,21 @@ def summary_block() -> str:
         *titles, last = (baseline.title for baseline in BASELINES.values())
         best = f"the best of {', '.join(titles)} and {last}"
         lines += [
-            f"- **Softmax against {best}.** {score(cases_alone(recorded))} {OUTSIDE}",
-            f"- **Fused and related operations.** {score(around_cases(recorded))}",
+            f"- **Softmax against {best}.** {verdicts(cases_alone(recorded))} {OUTSIDE}",
+            f"- **Fused and related operations.** {verdicts(around_cases(recorded))}",
             "",
             f"*Ahead* means faster by more than {TOLERANCE:.0%}, beyond run-to-run variation. The "
             "[comparison](docs/comparison.md) explains the words, names the smallest speedups, and "
             "times softmax between a producer and a consumer kernel.",
         ]
     return "\n".join(lines)
+
+
+def verdicts(cases: list[Comparison]) -> str:
+    """How many cases are ahead, level and lost, and how many are out of date."""
+    changed = sum(not case.is_current() for case in cases)
+    since = f" In {changed} of them, our kernel or its launch has changed since." * bool(changed)
+    return score(cases) + since
 
 
 def questions_block() -> str:

@@ -122,7 +122,7 @@ def every_case() -> str:
 
 
 def score(shown: Sequence[Comparison]) -> str:
-    """The number of wins, each loss with its baseline and factor, and the number out of date."""
+    """One sentence: the number of wins, and each loss with its baseline and factor."""
     counts = Counter(case.verdict for case in shown)
     words = [f"{counts[name]} {WORDS.get(name, name)}" for name in VERDICTS if counts[name]]
     lost = [
@@ -131,9 +131,7 @@ def score(shown: Sequence[Comparison]) -> str:
         if case.verdict == "LOSS"
     ]
     named = f" ({'; '.join(lost)})" if lost else ""
-    changed = sum(not case.is_current() for case in shown)
-    since = f" In {changed} of them, our kernel or its launch has changed since." * bool(changed)
-    return f"Of {counted(len(shown), 'case')}: {', '.join(words)}{named}.{since}"
+    return f"Of {counted(len(shown), 'case')}: {', '.join(words)}{named}."
 
 
 PRECISION = (
@@ -305,7 +303,9 @@ def around_block() -> str:
     shown = around_cases(recorded) if recorded else []
     if not shown:
         return "No comparison of operations around softmax is recorded yet."
-    lines = [score(shown), "", *group_table(shown), ""]
+    earlier = sum(not case.is_current() for case in shown)
+    of_earlier = f" {earlier} of them with earlier versions of our kernels (#)." * bool(earlier)
+    lines = [score(shown) + of_earlier, "", *group_table(shown), ""]
     lines += [
         "*Ahead*, *level*, *level (slower)* and *lost* are as above. Where PyTorch has no "
         "function for an operation, it runs several functions."

@@ -1,4 +1,4 @@
-"""What docs/comparison.md says of a comparison that is made up here."""
+"""What the README says of a comparison that is made up here."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def comparison_case(*at, **times: float) -> Comparison:
 
 @pytest.fixture
 def record_comparison(tmp_path, monkeypatch):
-    """Write the cases given where the page looks for them, and return what it says."""
+    """Write the cases given where the README looks for them, and say what it says."""
     monkeypatch.setattr(store, "folder_of", lambda gpu: tmp_path / gpu)
     monkeypatch.setattr(Comparison, "is_current", lambda case: True)
 
@@ -151,7 +151,7 @@ def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: fl
 
 @pytest.fixture
 def told(record_comparison):
-    """What the page says of cases around softmax, and of pipelines that are saved for it."""
+    """What the README says of cases around softmax, and of pipelines that are saved for it."""
 
     def write(*cases: Comparison, linked=()) -> str:
         record_comparison(comparison_case(65536, 4096, quack=9.5), *cases)
