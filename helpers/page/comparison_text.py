@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..base.paths import ROOT
@@ -47,10 +48,7 @@ OUTSIDE = (
 def comparison_block(pictures: Mapping[str, Path]) -> str:
     """The comparison of softmax: a picture of the speedups per dtype, the verdicts by family of
     shapes, the baselines, and the pipelines."""
-    try:
-        everything = load_comparisons()
-    except FileNotFoundError:
-        everything = []
+    everything = recorded_by(load_comparisons)
     recorded = [case for case in everything if case.problem.plain]
     if not recorded:
         return "No comparison with them is recorded yet."
@@ -65,6 +63,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
     lines += [*baselines_table(recorded, shown), ""]
     explained = "".join(f" {line}." for line in explained_marks(shown))
     now = versions_of(everything)  # those that `comparison_origin` says
+    alone = {dtype: recorded_by(partial(pipeline_cases, dtype)) for dtype in DTYPES}
     older = sum(compared(case.run.versions) != now for case in shown)
     others = f"; {older} of {counted(len(shown), 'case')} with other versions" if older else ""
     lines += [
@@ -78,10 +77,18 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         "",
         PRECISION,
         "",
-        *pipelines_alone(),
+        *pipelines(BACK_TO_BACK, alone),
         f"[Every case, a line each]({every_case_path().relative_to(ROOT).as_posix()})",
     ]
     return "\n".join(lines)
+
+
+def recorded_by(load: Callable[[], list]) -> list:
+    """What a function loads, or nothing where nothing is recorded yet."""
+    try:
+        return load()
+    except FileNotFoundError:
+        return []
 
 
 def cases_alone(recorded: Sequence[Comparison]) -> list[Comparison]:
@@ -123,15 +130,25 @@ def every_case() -> str:
 
 def score(shown: Sequence[Comparison]) -> str:
     """One sentence: the number of wins, and each loss with its baseline and factor."""
-    counts = Counter(case.verdict for case in shown)
-    words = [f"{counts[name]} {WORDS.get(name, name)}" for name in VERDICTS if counts[name]]
+    verdicts = Counter(case.verdict for case in shown)
     lost = [
         f"{where(case)} {case.dtype} to {title(case.best_baseline)} by {1 - case.speedup:.1%}"
         for case in shown
         if case.verdict == "LOSS"
     ]
     named = f" ({'; '.join(lost)})" if lost else ""
-    return f"Of {counted(len(shown), 'case')}: {', '.join(words)}{named}."
+    return f"Of {counted(len(shown), 'case')}: {in_words(verdicts, VERDICTS)}{named}."
+
+
+def in_words(verdicts: Mapping[str, int], names: Iterable[str]) -> str:
+    """Verdicts with their numbers: "3 ahead, 1 lost"."""
+    return ", ".join(f"{n} {WORDS.get(name, name)}" for name in names if (n := verdicts[name]))
+
+
+def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    head, *lines = (f"| {' | '.join(cells)} |" for cells in (titles, *rows))
+    return [head.replace("|  |", "| |"), "|---" * len(titles) + "|", *lines]
 
 
 PRECISION = (
@@ -176,28 +193,38 @@ def where(case: Comparison | Pipeline) -> str:
     return sizes if case.problem.plain else f"{group_of(case.problem)} at {sizes}"
 
 
+BY_DTYPE = [title for dtype in DTYPES for title in (dtype, "smallest speedup")]
+
+
 def family_table(recorded: Sequence[Comparison]) -> list[str]:
     """The number of cases per family that are ahead, level, lost and unsupported."""
-    titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
-    lines = [f"| shapes | {titles} |", "|---" * (1 + 2 * len(DTYPES)) + "|"]
     known = {(case.shape, case.dtype): case for case in recorded}
+    rows = []
     for family in (*COMPARED_TABLE, "all"):
         cells = []
         for dtype in DTYPES:
             shapes = [s for s in compared_shapes(dtype) if family in (compared_family(*s), "all")]
             cases = [known[shape, dtype] for shape in shapes if (shape, dtype) in known]
-            verdicts = Counter(case.verdict for case in cases)
-            verdicts["unsupported"] += len(
-                unsupported := unsupported_shapes(recorded, shapes, dtype)
-            )
-            verdicts["not compared"] = len(shapes) - len(cases) - len(unsupported)
-            counts = {name: verdicts[name] for name in (*VERDICTS, "not compared")}
-            words = [f"{n} {WORDS.get(name, name)}" for name, n in counts.items() if n]
-            led = [case for case in cases if case.best_baseline and case.speedup]
-            least = min(led, key=lambda case: case.speedup, default=None)
-            cells += [", ".join(words) or "-", speedup_cell(least) if least else "-"]
-        lines.append(f"| {family} | {' | '.join(cells)} |")
-    return lines
+            unsupported = len(unsupported_shapes(recorded, shapes, dtype))
+            absent = len(shapes) - len(cases) - unsupported
+            cells += verdict_cells(cases, {"unsupported": unsupported, "not compared": absent})
+        rows.append([family, *cells])
+    return markdown(["shapes", *BY_DTYPE], rows)
+
+
+def verdict_cells(
+    cases: Sequence[Comparison], others: Mapping[str, int] | None = None
+) -> list[str]:
+    """The verdicts on cases, and on `others` that were not compared; the smallest speedup."""
+    verdicts = Counter(case.verdict for case in cases) + Counter(others)
+    led = [case for case in cases if case.best_baseline and case.speedup]
+    words = in_words(verdicts, (*VERDICTS, "not compared"))
+    if not led:
+        return [words or "-", "-"]
+    least = min(led, key=lambda case: case.speedup)
+    speedup = f"{least.speedup:.{2 if least.speedup >= 1 else 3}f}"
+    place = least.problem.place(dtype=False)
+    return [words, f"{speedup}, {title(least.best_baseline)} at {place}"]
 
 
 def unsupported_shapes(
@@ -210,18 +237,10 @@ def unsupported_shapes(
     return [s for s in shapes if s not in known and not choose(*s, dtype, gpu)]
 
 
-def speedup_cell(case: Comparison) -> str:
-    sizes = case.problem.place(dtype=False)
-    return (
-        f"{case.speedup:.{2 if case.speedup >= 1 else 3}f}, {title(case.best_baseline)} at {sizes}"
-    )
-
-
 def baselines_table(recorded: Sequence[Comparison], shown: Sequence[Comparison]) -> list[str]:
     """How often each baseline was timed, how often it was the best, and why it was not timed at the
     other shapes."""
-    lines = ["| | timed | best of the others | not timed |", "|---|---|---|---|"]
-    best = Counter(case.best_baseline for case in shown)
+    rows, best = [], Counter(case.best_baseline for case in shown)
     for name, baseline in BASELINES.items():
         timed = sum(name in case.timed for case in shown)
         reasons = Counter(
@@ -239,8 +258,8 @@ def baselines_table(recorded: Sequence[Comparison], shown: Sequence[Comparison])
         less = [case.precision(name) for case in shown if case.precision(name)]
         marked = f", {len(less)} less precise (up to {max(less):.1f} ulp)" if less else ""
         if timed or words:
-            cells = [baseline.title, f"{timed}{marked}", f"{best[name]}", "; ".join(words) or "-"]
-            lines.append(f"| {' | '.join(cells)} |")
+            told = "; ".join(words) or "-"
+            rows.append([baseline.title, f"{timed}{marked}", f"{best[name]}", told])
     verdicts = Counter(case.verdict for case in shown)
     not_compared = sum(
         len(unsupported_shapes(recorded, compared_shapes(dtype), dtype)) for dtype in DTYPES
@@ -248,8 +267,8 @@ def baselines_table(recorded: Sequence[Comparison], shown: Sequence[Comparison])
     unsupported = verdicts["unsupported"] + not_compared
     words = f"{unsupported}: none of our kernels takes the shape" if unsupported else "-"
     timed = len(shown) - verdicts["unsupported"]
-    lines.append(f"| ours | {timed} | ahead of all in {verdicts['ahead']} | {words} |")
-    return lines
+    rows.append(["ours", f"{timed}", f"ahead of all in {verdicts['ahead']}", words])
+    return markdown(["", "timed", "best of the others", "not timed"], rows)
 
 
 def case_table(cases: Sequence[Comparison], around: bool = False) -> list[str]:
@@ -259,7 +278,7 @@ def case_table(cases: Sequence[Comparison], around: bool = False) -> list[str]:
     of, best = ("of the yardstick", []) if around else ("of a copy", ["of the best copy"])
     titles = ["rows x columns", "ours", of, *best, "best baseline", of, "speedup", "verdict"]
     titles += ["programmatic launch"] * early
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    rows = []
     for case in cases:
         ours, beside = ["-"] * (2 + len(best)), ["-"] * 3
         if case.verdict != "unsupported":
@@ -280,9 +299,8 @@ def case_table(cases: Sequence[Comparison], around: bool = False) -> list[str]:
         if early:
             share = case.programmatic_share
             cells.append(f"{share:.2f} of a copy launched so" if share else "-")
-        sizes = case.problem.place(dtype=False)
-        lines.append(f"| {sizes} | {' | '.join(cells)} |")
-    return lines
+        rows.append([case.problem.place(dtype=False), *cells])
+    return markdown(titles, rows)
 
 
 def share_cell(case: Comparison, name: str) -> str:
@@ -296,13 +314,9 @@ def share_cell(case: Comparison, name: str) -> str:
 
 def around_block() -> str:
     """The same for the other operations, alone and in pipelines."""
-    try:
-        recorded = load_comparisons()
-    except FileNotFoundError:
-        recorded = None
-    shown = around_cases(recorded) if recorded else []
-    if not shown:
+    if not (shown := around_cases(recorded_by(load_comparisons))):
         return "No comparison of operations around softmax is recorded yet."
+    found = around_chains(recorded_by(load_pipelines))
     earlier = sum(not case.is_current() for case in shown)
     of_earlier = f" {earlier} of them with earlier versions of our kernels (#)." * bool(earlier)
     lines = [score(shown) + of_earlier, "", *group_table(shown), ""]
@@ -311,7 +325,7 @@ def around_block() -> str:
         "function for an operation, it runs several functions."
         + "".join(f" {line}." for line in explained_marks(shown)),
         "",
-        *pipelines(),
+        *pipelines(BACK_TO_BACK_AROUND, by_operation(found), *of_earlier_versions(found)),
     ]
     return "\n".join(lines[:-1])
 
@@ -319,18 +333,11 @@ def around_block() -> str:
 def group_table(shown: Sequence[Comparison]) -> list[str]:
     """The number of cases per operation that are ahead, level, lost and unsupported, and the
     baselines that offer it but do not support a shape or are wrong there."""
-    titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
-    lines = [f"| | {titles} | baselines not timed |", "|---" * (2 + 2 * len(DTYPES)) + "|"]
-    for name in GROUPS:
+    rows = []
+    for name, group in by_operation(shown).items():
         cells = []
-        group = [case for case in shown if group_of(case.problem) == name]
         for dtype in DTYPES:
-            cases = [case for case in group if case.dtype == dtype]
-            counts = Counter(case.verdict for case in cases)
-            words = [f"{counts[one]} {WORDS.get(one, one)}" for one in VERDICTS if counts[one]]
-            led = [case for case in cases if case.best_baseline and case.speedup]
-            least = min(led, key=lambda case: case.speedup, default=None)
-            cells += [", ".join(words) or "-", speedup_cell(least) if least else "-"]
+            cells += verdict_cells([case for case in group if case.dtype == dtype])
         reasons = Counter(
             said if said.startswith(title(baseline)) else f"{title(baseline)}: {said}"
             for case in group
@@ -338,38 +345,51 @@ def group_table(shown: Sequence[Comparison]) -> list[str]:
             for said in [re.sub(":? at .*", "", reason)]
         )
         cells.append("; ".join(f"{count}x {reason}" for reason, count in reasons.items()) or "-")
-        if group:
-            marks = "".join(dict.fromkeys("".join(case.marks for case in group)))
-            lines.append(f"| {name}{marks} | {' | '.join(cells)} |")
-    return lines
+        marks = "".join(dict.fromkeys("".join(case.marks for case in group)))
+        rows.append([f"{name}{marks}", *cells])
+    return markdown(["", *BY_DTYPE, "baselines not timed"], rows)
 
 
-def pipelines() -> list[str]:
-    """How our kernels compare back to back with a producer and a consumer, by operation."""
-    try:
-        found = around_chains(load_pipelines())
-    except FileNotFoundError:
-        found = []
-    timed = [case for case in found if case.best_baseline]
-    cases = [case for case in timed if case.chosen]
-    if not cases:
-        return []
-    earlier = [case for case in timed if not case.chosen]
+def by_operation(cases: Sequence[Comparison | Pipeline]) -> dict[str, list]:
+    """The cases of each group of operations that has any."""
     groups = {name: [case for case in cases if group_of(case.problem) == name] for name in GROUPS}
-    return [
-        "The same operations back to back with producer and consumer kernels, beside the two best "
-        "of these baselines:",
-        "",
-        *pipeline_table({name: group for name, group in groups.items() if group}),
-        *slower_in_pipeline(cases),
-        *of_earlier_versions(earlier),
-        *alone_in_pipeline(found),
-        "",
-    ]
+    return {name: group for name, group in groups.items() if group}
+
+
+# ---- back to back with producer and consumer kernels --------------------------------------------
+
+
+BACK_TO_BACK = (
+    "Softmax back to back with producer and consumer kernels: one kernel writes x just before, and "
+    "another reads y just after. Either x is still in the L2 cache (*fresh*), or it has been "
+    "*evicted*. The saving is the time by which ours is faster, as a fraction of the time that the "
+    "best baseline adds to the other two kernels. The baselines here are {}."
+)
+BACK_TO_BACK_AROUND = (
+    "The same operations back to back with producer and consumer kernels, beside the two best of "
+    "these baselines:"
+)
+
+
+def pipelines(intro: str, groups: Mapping[str, Sequence[Pipeline]], *earlier: str) -> list[str]:
+    """How our kernels compare, a line for each group, and what is slower; nothing if no case was
+    timed beside a baseline."""
+    every = [case for group in groups.values() for case in group]
+    shown = [case for case in every if case.against_best_baseline]
+    if not shown:
+        return []
+    timed = {name for case in shown for name in case.pipeline_us}
+    names = ", ".join(baseline.title for name, baseline in BASELINES.items() if name in timed)
+    lines = [intro.format(names), "", *pipeline_table(groups), *slower_in_pipeline(shown), *earlier]
+    if alone := sum(not case.best_baseline for case in every):
+        again = f"{alone} of {len(every)} cases are to be timed beside other libraries again."
+        lines += ["", again]
+    return [*lines, ""]
 
 
 def of_earlier_versions(cases: Sequence[Pipeline]) -> list[str]:
     """A sentence on cases that were timed before our kernel was edited; no table shows them."""
+    cases = [case for case in cases if case.best_baseline and not case.chosen]
     if not cases:
         return []
     names = " and ".join(dict.fromkeys(group_of(case.problem) for case in cases))
@@ -380,42 +400,6 @@ def of_earlier_versions(cases: Sequence[Pipeline]) -> list[str]:
     ]
     slower = f" They were slower than the best baseline at {'; '.join(behind)}." if behind else ""
     return ["", f"Not timed since their kernels were edited: {names}.{slower}"]
-
-
-def pipelines_alone() -> list[str]:
-    """The same for softmax, by dtype."""
-    try:
-        cases = {dtype: pipeline_cases(dtype) for dtype in DTYPES}
-    except FileNotFoundError:
-        return []
-    groups = {
-        dtype: [case for case in found if case.against_best_baseline]
-        for dtype, found in cases.items()
-    }
-    shown = [case for group in groups.values() for case in group]
-    if not shown:
-        return []
-    timed = {name for case in shown for name in case.pipeline_us if name in BASELINES}
-    names = [baseline.title for name, baseline in BASELINES.items() if name in timed]
-    return [
-        "Softmax back to back with producer and consumer kernels: one kernel writes x just "
-        "before, and another reads y just after. Either x is still in the L2 cache (*fresh*), or "
-        "it has been *evicted*. The saving is the time by which ours is faster, as a fraction of "
-        "the time that the best baseline adds to the other two kernels. The baselines here are "
-        f"{', '.join(names)}.",
-        "",
-        *pipeline_table({name: group for name, group in groups.items() if group}),
-        *slower_in_pipeline(shown),
-        *alone_in_pipeline([case for found in cases.values() for case in found]),
-        "",
-    ]
-
-
-def alone_in_pipeline(cases: Sequence[Pipeline]) -> list[str]:
-    """A sentence on the cases that were timed without any baseline."""
-    alone = sum(not case.best_baseline for case in cases)
-    again = f"{alone} of {len(cases)} cases are to be timed beside other libraries again."
-    return ["", again] if alone else []
 
 
 def where_in_pipeline(case: Pipeline) -> str:
@@ -438,17 +422,17 @@ def slower_in_pipeline(cases: Sequence[Pipeline]) -> list[str]:
 
 def pipeline_table(groups: Mapping[str, Sequence[Pipeline]]) -> list[str]:
     """Verdicts and the smallest saving, one line per group."""
-    lines = ["| | fresh | smallest saving | evicted | smallest saving |", "|---|---|---|---|---|"]
+    rows = []
     for name, group in groups.items():
+        timed = [case for case in group if case.against_best_baseline]
         cells = []
         for state in ("fresh", "evicted"):
-            here = [case for case in group if case.state == state]
-            counts = Counter(case.against_best_baseline for case in here)
-            words = [f"{counts[one]} {WORDS.get(one, one)}" for one in TIES if counts[one]]
+            here = [case for case in timed if case.state == state]
+            words = in_words(Counter(case.against_best_baseline for case in here), TIES)
             least = min(here, key=gain_in_pipeline, default=None)
-            cells += [", ".join(words) or "-", pipeline_cell(least) if least else "-"]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+            cells += [words or "-", pipeline_cell(least) if least else "-"]
+        rows += [[name, *cells]] if timed else []
+    return markdown(["", "fresh", "smallest saving", "evicted", "smallest saving"], rows)
 
 
 def gain_in_pipeline(case: Pipeline) -> float:
