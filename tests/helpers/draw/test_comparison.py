@@ -13,59 +13,28 @@ pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb  # noqa: E402
 
 
-def test_lines_of_shares_over_columns(shown) -> None:
-    cases = [comparison_case(2**28 // cols, cols, cudnn=12.5) for cols in (1024, 64, 256)]
-    del cases[0].samples_us["cudnn"]
-    draw.baselines(cases)
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: Ahead of the best baseline at 3 of 3 shapes in float32>"
-    assert sentence == (
-        "Of 3 shapes in float32: ahead 3, level 0, lost 0; the smallest speedup is 1.25, over "
-        "cuDNN at 4194304 x 64."
+def test_verdicts_are_counted_and_the_smallest_speedup_is_named(shown) -> None:
+    won, slower = comparison_case(2**20, 256), comparison_case(2**20, 256, cudnn=9.95, torch=10.02)
+    lost, none = (
+        comparison_case(2**18, 1024, quack=9.0),
+        dataclasses.replace(comparison_case(2**20, 256), step=""),
     )
-    axes = figure.axes[0]
-    lines = {line.get_color(): line for line in axes.lines}
-    names = ("ours", "torch", "cudnn")
-    ours, torch, cudnn = (lines[style.look(name)[0]] for name in names)
-    assert [*ours.get_xdata()] == [*torch.get_xdata()] == [64, 256, 1024]
-    assert [*cudnn.get_xdata()] == [64, 256]
-    assert [*ours.get_ydata()] == pytest.approx([0.97] * 3)
-    assert ours.get_linewidth() > torch.get_linewidth()
-    assert {text.get_text() for text in axes.texts} - {""} == {"a copy", "ours", "PyTorch", "cuDNN"}
-    assert complaints(figure) == []
-    with pytest.raises(ValueError, match="no cases"):
-        draw.baselines([])
-
-
-def test_lost_and_level_shapes_are_counted_and_the_worst_is_named(shown) -> None:
-    lost = comparison_case(2**18, 1024, quack=9.0)
-    slower = comparison_case(2**20, 256, cudnn=9.95, torch=10.02)
     alone = dataclasses.replace(comparison_case(2**22, 64), samples_us={"06_registers": [10.0]})
+    del none.samples_us["06_registers"]
+    of_three = "ahead 1, level 0, level (slower) 1, lost 1; the smallest speedup is 0.90"
+    of_two = "ahead 1, level 0, lost 0, unsupported 1; the smallest speedup is 2.00"
+    for cases, said in (
+        ([lost, slower, alone], f"3 shapes in float32: {of_three}, over QuACK at 262144 x 1024."),
+        ([alone], "1 shape in float32: ahead 1, level 0, lost 0."),
+        ([won, none], f"2 shapes in float32: {of_two}, over PyTorch at 1048576 x 256."),
+        ([none], "1 shape in float32: ahead 0, level 0, lost 0, unsupported 1."),
+    ):
+        assert comparison.says(cases) == f"Of {said}"
     draw.baselines([lost, slower, alone])
-    _, plain, sentence = shown.take()
-    assert plain == "<figure: Ahead of the best baseline at 1 of 3 shapes in float32>"
-    assert sentence == (
-        "Of 3 shapes in float32: ahead 1, level 0, level (slower) 1, lost 1; the smallest "
-        "speedup is 0.90, over QuACK at 262144 x 1024."
-    )
-    draw.baselines([alone])
-    assert shown.take()[2] == "Of 1 shape in float32: ahead 1, level 0, lost 0."
-
-
-def test_unsupported_shapes_are_counted_though_there_is_no_line_of_ours(shown) -> None:
-    lost = dataclasses.replace(comparison_case(2**18, 1024), step="")
-    del lost.samples_us["06_registers"]
-    draw.baselines([comparison_case(2**20, 256), lost])
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: Ahead of the best baseline at 1 of 2 shapes in float32>"
-    assert "ahead 1, level 0, lost 0, unsupported 1;" in sentence
-    lines = {line.get_color(): [*line.get_xdata()] for line in figure.axes[0].lines}
-    assert lines[style.look("ours")[0]] == [256] and lines[style.look("torch")[0]] == [256, 1024]
-    draw.baselines([lost])
-    assert "unsupported 1." in shown.take()[2]
-
-
-# ---- the lead over all shapes ------------------------------------------------------------------
+    assert complaints(shown.take()[0]) == []
+    for figure in (draw.baselines, draw.speedups):
+        with pytest.raises(ValueError, match="no cases"):
+            figure([])
 
 
 def fields(figure) -> dict[tuple[str, str], tuple[str, str]]:
@@ -121,11 +90,6 @@ def test_speedup_over_rows_and_columns(shown) -> None:
     red, _, blue = to_rgb(fills["4096", "2^28 in all"])
     assert blue > red and fills["77", "8192"] == fills["512", "1"] != fills["4096", "2^28 in all"]
     assert complaints(figure) == []
-    with pytest.raises(ValueError, match="no cases"):
-        draw.speedups([])
-
-
-# ---- where we are not ahead --------------------------------------------------------------------
 
 
 def test_what_is_level_or_lost_is_named_the_least_first(shown) -> None:

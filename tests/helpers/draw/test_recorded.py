@@ -18,6 +18,7 @@ PAIRS = [
     ("08_cluster", "06_registers", {"family": "long"}),
     ("09_grid", "08_cluster", {"family": "few", "mine": 0.5}),
     ("10_sixteen_bit", "07_warp", {"dtype": "bfloat16"}),
+    ("11_any_row", "04_shuffle", {"family": "unaligned"}),
 ]
 
 

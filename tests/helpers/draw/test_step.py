@@ -1,7 +1,6 @@
-"""A step's plot draws the right cases, says what came out, and can be read."""
+"""A step's plot draws the right cases and says what came out."""
 
 import importlib
-import itertools
 from functools import partial
 
 import pytest
@@ -13,7 +12,7 @@ from helpers.measure.comparison import Comparison
 from helpers.measure.records import Case, Record
 from helpers.page import draw
 from helpers.page.draw import style
-from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
+from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES
 from tests import made_up
 from tests.helpers.draw.looks import complaints
 from tests.made_up import steady
@@ -144,26 +143,6 @@ def test_copy_is_the_step_s_own_and_goes_on_beyond_it(monkeypatch, shown) -> Non
     assert [*copy.get_ydata()] == pytest.approx([GBPS / 10] * 2 + [GBPS / 8] * 5)
 
 
-def test_rows_that_start_anywhere_label_where_the_step_was_predicted(predicted, shown) -> None:
-    """Planted: every second length, without the one that matters; labels one over another."""
-    rows, cols = UNALIGNED_SHAPES[-2]
-    predicted("11_x", share=0.97, rows=rows, cols=cols)
-    shapes = UNALIGNED_SHAPES[3:]
-    draw.step(steady("11_x", shapes, us=12.5), steady("04_x", us=50.0), family="unaligned")
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: 11_x: 4.0 times as fast as 04_x at 50257 columns>"
-    assert "(0.97 predicted)" in sentence and complaints(figure) == []
-    color, _ = style.look("11_x")
-    assert lines(figure)[f"{color} -"] == [cols for _, cols in shapes]
-    axes = figure.axes[0]
-    assert "the matrix has nearly $2^{28}$ elements" in axes.get_xlabel()
-    labelled = [*axes.get_xticks()]
-    assert cols in labelled and labelled[0] == 33 and len(labelled) < len(UNALIGNED_SHAPES)
-    figure.draw_without_rendering()
-    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
-    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
-
-
 def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, shown) -> None:
     halves = steady("03_x", dtypes=("float16",))
     earlier = [steady(name) for name in (UNFUSED, "01_x", "02_x")]
@@ -191,32 +170,6 @@ def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, s
     assert {f"{color} :", f"{color} -"} < {*lines(figure)}
     (bold,) = [text for text in figure.axes[0].texts if text.get_text() == "07_x"]
     assert bold.get_fontweight() == "bold"
-
-
-# ---- few rows -----------------------------------------------------------------------------------
-
-
-def test_few_rows_are_bars_of_microseconds(predicted, monkeypatch, shown) -> None:
-    predicted("09_x", share=0.5, rows=1, cols=2**20)
-    torch = steady(TORCH, FEW_SHAPES, us=100.0).cases
-    monkeypatch.setattr(step, "eager", lambda *what: torch)
-    draw.step(steady("09_x", us=12.5), steady("08_x", FEW_SHAPES[:4]), 0.25, family="few")
-    figure, plain, sentence = shown.take()
-    axes = figure.axes[0]
-    assert plain == "<figure: 09_x: 0.80 of a copy's speed at 1 x 1048576>"
-    assert sentence.startswith(
-        "09_x at 1 x 1048576: 12.5 us, 0.80 of a copy (0.50 predicted, 0.25 by you, PyTorch 0.10)."
-    )
-    places = [tick.get_text() for tick in axes.get_yticklabels()]
-    assert places == [f"{rows} x {cols}" for rows, cols in FEW_SHAPES]
-    widths = [round(bar.get_width(), 6) for bar in axes.patches]
-    assert widths == [12.5, 20, 10, 22.4] * 4 + [12.5, 10, 22.4], "PyTorch's are cut"
-    texts = words(figure)
-    assert texts[:4] == ["12.5  09_x", "20.0  08_x", "10.0  a copy", "100 →  PyTorch"]
-    assert axes.get_xlabel() == "microseconds a call"
-    assert [us for us, _ in marks(figure)] == [20, 40]
-    assert {y for _, y in marks(figure)}.isdisjoint(bar.get_y() for bar in axes.patches)
-    assert complaints(figure) == []
 
 
 # ---- PyTorch ------------------------------------------------------------------------------------
@@ -265,23 +218,6 @@ def test_other_operation_stands_beside_its_yardstick_alone(monkeypatch, shown) -
 # ---- the series ---------------------------------------------------------------------------------
 
 
-def test_series_has_each_step_in_its_colour(shown) -> None:
-    steps = [steady(f"0{number}_x", us=30 - number) for number in range(1, 9)]
-    draw.series([steady(UNFUSED, us=60.0), *steps, steady("10_x", dtypes=("float16",))])
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: 08_x: 1.32 times as fast as 01_x at 4096 columns>"
-    assert sentence.startswith(f"08_x at 4096 columns: {GBPS / 22:.0f} GB/s, 0.45 of a copy, 1.32")
-    names = [UNFUSED, *(record.step for record in steps)]
-    assert {*words(figure)} == {*names, "a copy"}
-    colors = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
-    drawn = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}
-    for name in names:
-        assert colors[name] == style.ink(style.look(name)[0]) and style.look(name) in drawn
-    assert complaints(figure) == []
-    with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
-        draw.series(steps, dtype="bfloat16", family="grid")
-
-
 def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> None:
     from matplotlib.figure import Figure
 
@@ -301,3 +237,5 @@ def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> N
     assert (point.get_color(), point.get_marker()) == style.look("02_x")
     said = [any("measured here" in text.get_text() for text in f.axes[0].texts) for f in saved]
     assert (said, plain) == ([True, False], [])
+    with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
+        draw.series([steady("01_x")], dtype="bfloat16", family="grid")
