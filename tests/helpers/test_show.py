@@ -9,7 +9,6 @@ import pytest
 from helpers.catalogue.registry import source
 from helpers.page import rich, show
 from helpers.page.draw.style import READABLE, contrast
-from helpers.page.reading import of_output
 from helpers.run.check import check_softmax
 from helpers.run.launch import launch, simulate
 from helpers.run.references import make_input, poisoned
@@ -88,25 +87,6 @@ def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
     assert all(cited[number].startswith(line[:70]) for number, _, line in rows)
 
 
-def test_what_is_new_is_marked(shown) -> None:
-    show.kernel("03_shared.cu", since="02_online.cu")
-    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    assert plain.startswith("kernels/03_shared.cu, 43 lines; + is new since 02_online.cu\n")
-    marks = {line.strip(): mark for _, mark, line in listed(plain)}
-    assert marks["__syncthreads();"] == "+" and marks["float* maxima = pairs;"] == "+"
-    assert (
-        marks["float sum = 0.0f;"] == " " and marks["y[col] = expf(x[col] - row_max) / sum;"] == " "
-    )
-    assert of_html(page) == [
-        (number, mark, line) for number, mark, line in of_html(page) if mark in "+ "
-    ]
-    assert {row[0] for row in of_html(page) if row[1] == "+"} == {
-        row[0] for row in listed(plain) if row[1] == "+"
-    }
-    show.kernel("03_shared.cu")
-    assert "+" not in {mark for _, mark, _ in listed(shown[1]["text/plain"])}
-
-
 def test_comments_and_white_space_are_not_new(shown) -> None:
     old = "__global__ void f(int* y)\n{\n    y[0] = 1;  // once\n    y[1] = 2;\n}\n"
     new = (
@@ -168,6 +148,19 @@ OPTIONS = """extern "C" __global__ void f(float* y)
 """
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("12_fused.cu", {"folded": ("rduce",)}, "no section rduce, but load, reduce, exchange"),
+        (OPTIONS, {"folded": ("load",)}, "kernel.cu has no section load, but none"),
+        ("03_shared.cu", {"without": ("merg",)}, "no function merg, but merge, softmax_shared"),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        show.kernel(name, **options)
+
+
 @pytest.mark.parametrize("body", (True, False))
 def test_statements_of_options_that_are_off_are_folded(body: bool, shown) -> None:
     show.kernel(OPTIONS, body=body, off=("DROP", "OTHER"))
@@ -180,39 +173,6 @@ def test_statements_of_options_that_are_off_are_folded(body: bool, shown) -> Non
     ]
     show.kernel(OPTIONS, off=("OTHER",))
     assert show.FOLDED_UNDER not in shown[1]["text/plain"]
-
-
-def test_sections_of_a_body_can_be_folded(shown) -> None:
-    show.kernel("12_fused.cu", body=True, folded=("reduce", "exchange"), off=("DROPOUT", "MASK"))
-    show.kernel("12_fused.cu", body=True)
-    folded, whole = (one["text/plain"] for one in shown)
-    above, _, under = folded.partition(f"\n{show.FOLDED_UNDER}\n")
-    for line in ("---- reduce", "warp_pair(thread_max", "---- exchange", "merge_pairs(own"):
-        assert line in under and line not in above
-    for line in ("---- load", "load.logits(", "---- write", "const Store store"):
-        assert line in above and line not in under
-    assert under.count("dropout.draw") == 1  # in its section
-    assert {*listed(folded)} == {*listed(whole)}
-    with pytest.raises(ValueError, match="12_fused.cu has no section rduce, but load, reduce, exc"):
-        show.kernel("12_fused.cu", folded=("rduce",))
-    with pytest.raises(ValueError, match="kernel.cu has no section load, but none"):
-        show.kernel(OPTIONS, folded=("load",))
-
-
-def test_functions_left_out_are_named_with_their_line(shown) -> None:
-    show.kernel("05_float4.cu", body=True, without=("merge", "warp_max"))
-    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    numbered = {line: at for at, line in enumerate(source("05_float4.cu").splitlines())}
-    at = next(at for line, at in numbered.items() if " merge(" in line)
-    other = numbered["__device__ __forceinline__ float warp_max(float value)"]
-    kept = numbered["__device__ __forceinline__ float warp_sum(float value)"]
-    first, second = sorted(((at, "merge"), (other, "warp_max")))
-    named = f"not shown: {first[1]} (line {first[0]}), {second[1]} (line {second[0]})"
-    assert named in plain and named in page
-    rows = {row[0] for row in listed(plain)}
-    assert not rows & {at, other, other - 1} and kept in rows
-    with pytest.raises(ValueError, match="03_shared.cu has no function merg, but merge, softmax_"):
-        show.kernel("03_shared.cu", without=("merg",))
 
 
 def test_braces_in_texts_and_comments_end_nothing(shown) -> None:
@@ -247,22 +207,6 @@ def test_every_colour_reads_on_every_ground() -> None:
     grounds = [rich.GROUND, *(ground for _, ground in rich.MARKS.values())]
     for ink in (rich.INK, rich.MUTED, *rich.COLOURS.values()):
         assert min(contrast(ink, ground) for ground in grounds) >= READABLE, ink
-
-
-# ---- differences ------------------------------------------------------------------------------
-
-
-def test_a_difference_is_folded_and_counted(shown) -> None:
-    assert show.diff("01_naive.cu", "variants/01_naive_fast.cu") is None
-    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    assert plain.startswith("--- 01_naive.cu\n+++ variants/01_naive_fast.cu\n@@\n")
-    assert "+        sum += __expf(x[col] - row_max);" in plain.splitlines()
-    assert "Idea" not in plain and "SPDX" not in plain
-    new = sum(line.startswith("+") for line in plain.splitlines()[2:])
-    gone = sum(line.startswith("-") for line in plain.splitlines()[2:])
-    assert page.startswith("<details") and page.count("<summary>") == 1
-    assert f"variants/01_naive_fast.cu: {new} lines new, {gone} gone</summary>" in page
-    assert of_output(plain).kernel_new == new
 
 
 # ---- findings ---------------------------------------------------------------------------------

@@ -1,14 +1,11 @@
 """The last lines of `make run`: what was recorded, what was timed here, and the verdicts."""
 
-import dataclasses
-
 import pytest
 
 from helpers.measure import records
 from helpers.measure.records import Record
 from helpers.page import tables
 from helpers.page.tables import summary_table
-from helpers.problem.operations import BACKWARD
 from tests.made_up import steady
 
 
@@ -53,18 +50,3 @@ def test_summary_has_what_was_timed_here_first_and_the_record_beside_it(monkeypa
     assert note == "Where memory is short here, the record is of more rows."
     same = summary_table({"01_naive": "right"}, "", {"01_naive": steady("01_naive").headline})
     assert "memory" not in same
-
-
-def test_summary_says_which_steps_move_another_number_of_matrices(monkeypatch) -> None:
-    predict(monkeypatch)
-    record = steady("a_step_of_a_long_name", us=60.0)
-    record.cases = [
-        dataclasses.replace(case, problem=dataclasses.replace(case.problem, operation=BACKWARD))
-        for case in record.cases
-    ]
-    monkeypatch.setattr(tables, "load_record", lambda step: record)
-    text = summary_table({"a_step_of_a_long_name": "right"}, "here")
-    _, units, _, head, line = text.splitlines()
-    assert line.split()[6] == "-", "a copy is no measure of it"
-    assert units.endswith("bytes of an element / time (a_step_of_a_long_name 3 x)")
-    assert line.index("right") == head.index("kernel")

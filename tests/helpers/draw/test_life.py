@@ -1,10 +1,9 @@
 """A block's life, against what the trace says step by step."""
 
-import cupy
 import numpy as np
 import pytest
 
-from helpers import bind, simulate, source
+from helpers import bind, source
 from helpers.page import draw
 from helpers.page.draw.life import MARKS, lived
 from helpers.simt import KernelText
@@ -58,26 +57,6 @@ def test_marks_stand_in_order_and_after_a_barrier_at_the_same_place(waiting) -> 
         assert [when for when, _ in warp.marks] == sorted(when for when, _ in warp.marks)
     assert len({warp.marks[-1] for warp in found.warps.values()}) == 1
     assert found.warps[0].marks[-1][0] > found.barriers[0]
-
-
-SAID = {
-    32: "1 warp meets at 6 barriers, and nobody waits there.",
-    256: (
-        "8 warps meet at 9 barriers: warp 0 waits at none, warp 1 at 6, warps 2 and 3 at "
-        "7, warps 4 to 7 at 8."
-    ),
-}
-
-
-@pytest.mark.parametrize("block", SAID)
-def test_words_can_be_read(block: int, shown: Shown) -> None:
-    kernel = cupy.RawKernel(source("03_shared.cu"), "softmax_shared")
-    x = np.ones((1, 1024), np.float32)
-    trace = simulate(kernel, 1, block, (x, x * 0, 1, 1024), 8 * block, watch=True)
-    draw.life(trace)
-    figure, _, sentence = shown.take()
-    assert complaints(figure) == []
-    assert " ".join(sentence.split()) == SAID[block]
 
 
 def test_a_cluster_waits_and_writes_elsewhere(shown: Shown) -> None:

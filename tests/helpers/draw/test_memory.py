@@ -16,9 +16,9 @@ from helpers.simt import KernelText, Trace, lines_of, simulate
 from tests.helpers.draw.looks import Shown, complaints, texts
 
 
-def traced(step: str, rows: int, cols: int, dtype: str = "float32", watch=True) -> Trace:
-    x = np.random.default_rng(0).normal(size=(rows, cols)).astype(dtype)
-    return load(step).bind(rows, cols, dtype).simulate(x, np.full_like(x, np.nan), watch=watch)
+def traced(step: str, rows: int, cols: int) -> Trace:
+    x = np.random.default_rng(0).normal(size=(rows, cols)).astype(np.float32)
+    return load(step).bind(rows, cols).simulate(x, np.full_like(x, np.nan), watch=True)
 
 
 GATHER = """extern "C" __global__ void gather(const float* x, const int* index, float* y)
@@ -80,16 +80,6 @@ def others() -> Trace:
     return trace
 
 
-@pytest.fixture(scope="module")
-def naive() -> Trace:
-    return traced("01_naive", 64, 256)
-
-
-@pytest.fixture(scope="module")
-def shared() -> Trace:
-    return traced("03_shared", 64, 256)
-
-
 def fills(figure: Figure, kind=Rectangle) -> Counter:
     """How many rectangles there are of each fill."""
     return Counter(to_hex(one.get_facecolor()).upper() for one in figure.findobj(kind))
@@ -113,23 +103,6 @@ def color_of(figure: Figure, start: str) -> str:
 
 
 # ---- sectors ------------------------------------------------------------------------------------
-
-
-def test_a_thread_a_row_beside_a_block_a_row(naive: Trace, shared: Trace, shown: Shown) -> None:
-    lines = "fmaxf(row_max, x[col])", "merge(row_max, sum, x[col]"
-    draw.sectors({"01": naive, "03": shared}, lines)
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: lanes on sectors, 01, line 30 and 03, line 42>"
-    assert sentence == (
-        "01, line 30, warp 0: one request touches 32 sectors and uses 128 of 1,024 bytes; "
-        "03, line 42: 4 sectors, all 128 bytes used."
-    )
-    assert color_of(figure, "1 request, 32 sectors: 1 byte of 8 is used") == ink(RED)
-    assert color_of(figure, "1 request, 4 sectors: every byte is used") == ink(GREEN)
-    assert "1,024 bytes from one sector to the next" in [one.get_text() for one in texts(figure)]
-    # A box for each word that is asked for, one below each sector, and one each in the legend.
-    assert fills(figure)[BLUE] == 32 + 32 + 1 and fills(figure)[memory.WASTE] == 32 + 4 + 1
-    assert complaints(figure) == []
 
 
 def test_lanes_lead_to_what_they_ask_for(shown: Shown) -> None:
@@ -208,22 +181,8 @@ def test_words_that_lanes_share(index, element, blue, green, says, shown: Shown)
 # ---- moves --------------------------------------------------------------------------------------
 
 
-def test_what_moves_is_said_in_passes_and_bytes(naive: Trace, shared: Trace, shown: Shown) -> None:
-    draw.moves({"01": naive, "03": shared})
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: what moves in 01 and 03>"
-    assert sentence == (
-        "01 reads x three times and writes y once: 65,536 sectors, 8 bytes moved for each one "
-        "asked for; 03 reads x twice and writes y once: 6,144 sectors, 1 byte moved for each one "
-        "asked for."
-    )
-    assert color_of(figure, "65,536 sectors, 8 times what is asked for") == ink(RED)
-    assert color_of(figure, "6,144 sectors, no more than asked for") == ink(GREEN)
-    assert complaints(figure) == []
-
-
-def test_bars_are_as_long_as_the_counts(naive: Trace, shown: Shown) -> None:
-    draw.moves(naive)
+def test_bars_are_as_long_as_the_counts(shown: Shown) -> None:
+    draw.moves(traced("01_naive", 64, 256))
     figure = shown.take()[0]
     bars = [one for one in figure.findobj(Rectangle) if one.get_height() == 12]
     lengths = Counter((to_hex(bar.get_facecolor()).upper(), bar.get_width()) for bar in bars)
@@ -236,14 +195,9 @@ def test_bars_are_as_long_as_the_counts(naive: Trace, shown: Shown) -> None:
 
 def test_every_kind_of_memory_has_its_bar(shown: Shown) -> None:
     trace = others()
-    bars = {(bar.kind, bar.color) for bar in memory._bars(trace)}
-    assert bars == {
-        ("copy", BLUE),
-        ("load", RED),
-        ("store", RED),
-        ("remote", PINK),
-        ("atomic", PINK),
-    }
+    found = {(bar.kind, bar.color) for bar in memory._bars(trace)}
+    pairs = zip("copy load store remote atomic".split(), (BLUE, RED, RED, PINK, PINK), strict=True)
+    assert found == {*pairs}
     draw.moves(trace)
     figure, _, sentence = shown.take()
     assert "reads x twice and writes y 0 times: 32 sectors" in sentence

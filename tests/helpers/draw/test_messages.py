@@ -63,18 +63,6 @@ def test_every_warp_of_a_cluster_writes_to_every_other_block(shown: Shown) -> No
     assert [text.get_text() for text in texts(figure)].count("2") == 2 + 3  # blocks; counts
 
 
-def test_letters_in_global_memory_count_once_however_often_a_block_looks(shown: Shown) -> None:
-    x = np.ones((1, 65536), np.float32)
-    bound = bind(source("09_grid.cu"), 1, 65536)
-    trace = bound.simulate(x, x * 0, watch=True)
-    blocks = bound["BLOCKS"]
-    mail = sent(trace)
-    assert mail.counts == {(a, b): 1 for a in range(blocks) for b in range(blocks) if a != b}
-    assert mail.ways == {"the array workspace"} and mail.sizes == {8}
-    draw.messages(trace)
-    assert complaints(shown.take()[0]) == []
-
-
 def test_a_load_from_another_block_is_a_letter_of_the_one_that_has_it(shown: Shown) -> None:
     x = np.ones(32, np.float32)
     trace = run(KernelText(REACHING, "reaching"), 2, 32, (x, np.zeros(64, np.float32)), watch=True)

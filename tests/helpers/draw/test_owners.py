@@ -1,30 +1,15 @@
 """Who loads which element, against what the source says."""
 
-import cupy
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
-from helpers import simulate, source
 from helpers.page import draw
 from helpers.simt import KernelText
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints, texts
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
-
-
-def trace_of(name: str, rows: int, cols: int, grid: int, block: int, shared: int = 0, **options):
-    kernel = cupy.RawKernel(source(f"{name}.cu"), f"softmax_{name[3:]}")
-    x = np.ones((rows, cols), np.float32)
-    options = {"watch": True, **options}
-    return simulate(kernel, grid, block, (x, x * 0, rows, cols), shared, **options)
-
-
-@pytest.fixture(scope="module")
-def trees():
-    """Four rows of 300 columns, a block of 64 threads each."""
-    return trace_of("03_shared", 4, 300, 4, 64, 512)
 
 
 PAIRS = """extern "C" __global__ void pairs(const float* x, float* y)
@@ -107,26 +92,6 @@ def numbers(figure) -> list[str]:
     return [text for _, _, text in sorted(inside)]
 
 
-def test_lanes_of_a_row_take_neighbouring_columns(trees, shown: Shown) -> None:
-    draw.owners(trees, "lane")
-    figure, plain, sentence = shown.take()
-    row = ["0", "4", "8", "12", "16", "20", "24", "28", "31", "0"]  # that there is room for
-    assert numbers(figure) == row * 4
-    assert plain == "<figure: which lane loads each element of x>"
-    assert sentence == (
-        "Lane 0 of warp 0 loads columns 0, 64, 128, ... of row 0; a row belongs to one block of 2 "
-        "warps; each element is loaded 2 times."
-    )
-    assert complaints(figure) == []
-
-
-def test_a_block_has_a_row_and_neighbours_with_one_owner_are_one_cell(trees, shown: Shown) -> None:
-    draw.owners(trees, by="block")
-    figure, _, sentence = shown.take()
-    assert numbers(figure) == ["0", "1", "2", "3"]
-    assert sentence.startswith("Block 0 loads row 0; a row belongs to one block")
-
-
 def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Shown) -> None:
     x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
     trace = run(KernelText(PAIRS, "pairs"), 1, 64, (x, y), names=("x", "y"), watch=True)
@@ -139,3 +104,4 @@ def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Show
     draw.owners(trace, "block", rows=4, cols=16)
     figure, _, sentence = shown.take()
     assert numbers(figure) == ["0"] and "more than one" not in sentence
+    assert complaints(figure) == []

@@ -32,14 +32,6 @@ def tree() -> Trace:
     return trace_of("03_shared", 20, 8, 64)
 
 
-def shape_of(trace: Trace) -> list:
-    """What stands below each other: a barrier, or how many values are taken."""
-    return [
-        part.kind if isinstance(part, Meeting) else (part.kind, len(part.edges), part.times)
-        for part in follow(trace, 0).parts
-    ]
-
-
 def test_a_tree_halves_from_barrier_to_barrier(tree: Trace) -> None:
     found = follow(tree, 1)
     halves = [{(thread + half, thread) for thread in range(half)} for half in (4, 2, 1)]
@@ -62,24 +54,6 @@ def test_boxes_hold_the_pairs_that_threads_store(tree: Trace, shown: Shown) -> N
     written = {text.get_text() for text in texts(figure)}
     assert {number for pair in values.values() for number in pair} <= written
     assert complaints(figure) == []
-
-
-def test_butterflies_and_the_pairs_of_warps(shown: Shown) -> None:
-    trace = trace_of("04_shuffle", 100, 64)
-    stages = [("shuffle", 64, 2)] * 5
-    assert shape_of(trace) == [*stages, "barrier", ("shared", 3, 2), *stages]
-    found = follow(trace, 0)
-    for level, distance in zip(found.levels, (16, 8, 4, 2, 1), strict=False):
-        assert level.edges == {(thread ^ distance, thread) for thread in range(64)}
-    assert found.levels[5].edges == {(32, 1), (0, 32), (32, 33)}
-    assert found.levels[5].keep == {0}
-    draw.reduction(trace)
-    figure, _, sentence = shown.take()
-    assert complaints(figure) == []
-    assert sentence.startswith(
-        "11 levels and 1 barrier: values taken from other threads: 64 in each of 5 levels, then 3, "
-        "then 64 in each of 5 levels; each level runs twice"
-    )
 
 
 def test_a_tree_without_its_barrier_is_drawn_as_it_ran(shown: Shown) -> None:
