@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -195,32 +196,34 @@ def labelled(trace: Traces) -> list[tuple[str, Trace]]:
     return [*trace.items()]
 
 
-def chosen(
-    trace: Traces,
-    line: Line,
-    warp: int,
-    block: int | tuple[int, int, int],
-    nth: int,
-    kind: str | None,
-    memory: str,
-) -> list[Shown]:
-    """The selected access of each trace; see `memory.sectors`.
+class Which(NamedTuple):
+    """Which access of a trace; see `memory.sectors`."""
+
+    line: Line
+    warp: int = 0
+    block: int | Place = 0
+    nth: int = 0
+    kind: str | None = None
+
+
+def chosen(trace: Traces, memory: str, which: Which) -> list[Shown]:
+    """The selected access of each trace to "global" or "shared" memory.
 
     Raises `TypeError` for anything but a trace, and `ValueError` that lists the alternatives.
     """
     traces = labelled(trace)
+    line = which.line
     lines = [line] * len(traces) if isinstance(line, int | str) else [*line]
     if len(lines) != len(traces):
         raise ValueError(f"{counted(len(lines), 'line')} for {counted(len(traces), 'trace')}")
     return [
-        Shown(label, one, _access(one, wanted, warp, block, nth, kind, memory))
+        Shown(label, one, _access(one, memory, which._replace(line=wanted)))
         for (label, one), wanted in zip(traces, lines, strict=True)
     ]
 
 
-def _access(
-    trace: Trace, line: int | str, warp: int, block, nth: int, kind: str | None, memory: str
-) -> WatchedAccess:
+def _access(trace: Trace, memory: str, which: Which) -> WatchedAccess:
+    line, warp, block, nth, kind = which
     if not trace.accesses:
         raise ValueError(f"the trace of {trace.file} kept no accesses: simulate(..., watch=True)")
     reached = [one for one in trace.accesses if one.memory == memory]

@@ -9,7 +9,6 @@ from .style import BLACK, BLUE, GREY, INCHES, LIT, PAGE, styled_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.text import Text
 
 NAME, NOTE = 11, 9.2  # points: of names and of notes
@@ -37,13 +36,25 @@ class Box:
         return self.y + self.height / 2
 
 
-def canvas(height: float) -> tuple[Figure, Axes]:
-    """An empty figure as wide as the page; a unit of its axes is a CSS pixel, y grows downward."""
+def canvas(height: float, title: str = "") -> Axes:
+    """The axes of an empty figure as wide as the page; their unit is a CSS pixel, y grows downward.
+    A title stands at the top left."""
     with styled_figure(INCHES * height / PAGE) as figure:
         axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, PAGE), ylim=(height, 0))
     axes.axis("off")
-    return figure, axes
+    if title:
+        words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    return axes
+
+
+def rectangle(
+    axes: Axes, box: Box, fill: str, edge: str = "none", line: float = 0, **style
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    style |= {"facecolor": fill, "edgecolor": edge, "linewidth": line}
+    axes.add_patch(Rectangle((box.x, box.y), box.width, box.height, **style))
 
 
 def rounded(axes: Axes, box: Box, lit: bool = False, radius: float = 5, **style) -> None:

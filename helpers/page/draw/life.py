@@ -15,7 +15,7 @@ from ...simt import Event, Trace, WatchedAccess
 from ...simt.geometry import Place
 from ...simt.words import counted
 from .accesses import find_block, in_order, in_words
-from .canvas import NAME, Box, canvas, end_of, words
+from .canvas import Box, canvas, end_of, rectangle, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish
 
 MARKS = {  # kinds of marks in the order of the legend
@@ -113,13 +113,11 @@ def _mark(event: Event, accesses: list[WatchedAccess]) -> str:
 
 def _draw(found: Life, block: int | Place) -> None:
     from matplotlib.collections import LineCollection
-    from matplotlib.patches import Rectangle
 
     pitch = max(13, min(34, 380 // len(found.warps)))
     bottom = TOP + pitch * len(found.warps)
-    figure, axes = canvas(bottom + 46)
     title = f"the life of block {block}, in steps: instructions, not time"
-    words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    axes = canvas(bottom + 46, title)
     end = max(1, *(warp.end for warp in found.warps.values()))
 
     def at(step: int) -> float:
@@ -133,7 +131,7 @@ def _draw(found: Life, block: int | Place) -> None:
         y, high = TOP + place * pitch, pitch - max(3, pitch // 5)
         if place % every == 0:
             words(axes, LEFT - 10, y + high / 2, f"warp {number}", color=DARK, ha="right")
-        axes.add_patch(Rectangle((LEFT, y), at(warp.end) - LEFT, high, facecolor=BAND))
+        rectangle(axes, Box(LEFT, y, at(warp.end) - LEFT, high), BAND)
         for start, stop in warp.waits:
             _waiting(axes, Box(at(start), y, at(stop) - at(start), high))
         for what in MARKS:
@@ -150,26 +148,22 @@ def _draw(found: Life, block: int | Place) -> None:
         [number, [what for _, what in warp.marks], len(warp.waits)]
         for number, warp in found.warps.items()
     ]
-    finish(figure, title, _sentence(found), [title, len(found.barriers), order])
+    finish(axes.figure, title, _sentence(found), [title, len(found.barriers), order])
 
 
 def _waiting(axes, box: Box) -> None:
-    from matplotlib.patches import Rectangle
-
-    style = {"facecolor": "white", "edgecolor": GREY, "linewidth": 0, "hatch": "/////"}
-    axes.add_patch(Rectangle((box.x, box.y), box.width, box.height, **style))
+    rectangle(axes, box, "white", GREY, hatch="/////")
 
 
 def _legend(axes, kinds: list[str], waited: bool, met: bool) -> None:
-    from matplotlib.patches import Rectangle
-
     x, y = 10, 46
     for what in kinds:
         axes.plot([x + 2, x + 2], [y - 7, y + 6], color=MARKS[what], linewidth=2.6)
         x = end_of(words(axes, x + 9, y, what)) + 16
     if waited:
-        _waiting(axes, Box(x, y - 6, 18, 12))
-        axes.add_patch(Rectangle((x, y - 6), 18, 12, fill=False, edgecolor=GREY, linewidth=0.6))
+        box = Box(x, y - 6, 18, 12)
+        _waiting(axes, box)
+        rectangle(axes, box, "none", GREY, 0.6)
         x = end_of(words(axes, x + 24, y, "waits")) + 16
     if met:
         axes.plot([x + 2, x + 2], [y - 8, y + 8], color=BLACK, linewidth=1.3)

@@ -92,13 +92,13 @@ def machine(*lit: str) -> None:
         if name not in LEVELS and name not in MEMORIES:
             known = ", ".join([*LEVELS, *MEMORIES])
             raise ValueError(f"the machine has no part {name!r}; its parts: {known}")
-    figure, axes = canvas(HEIGHT)
+    axes = canvas(HEIGHT)
     levels = _levels(axes, lit)
     memories = _memories(axes, lit)
     for start, end in _arrows(lit):
         box, memory = levels[start], memories[end]
         flow(axes, (box.right, box.middle), (memory.x - 1, memory.middle))
-    finish(figure, "where we are: " + (", ".join(lit) or "the machine"), _sentence(lit))
+    finish(axes.figure, "where we are: " + (", ".join(lit) or "the machine"), _sentence(lit))
 
 
 def _levels(axes, lit: tuple[str, ...]) -> dict[str, Box]:

@@ -16,8 +16,8 @@ from ...base.arguments import checked
 from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
-from .accesses import Line, Shown, Traces, Turn, chosen, labelled
-from .canvas import canvas
+from .accesses import Line, Shown, Traces, Turn, Which, chosen, labelled
+from .canvas import Box, canvas, rectangle
 from .digest import FONT_PLACED
 from .style import (
     BLUE,
@@ -74,11 +74,11 @@ def sectors(
     trace without recorded accesses, and for a line, warp, block or access that does not exist or is
     ambiguous.
     """
-    shown = chosen(trace, line, warp, block, nth, kind, "global")
+    shown = chosen(trace, "global", Which(line, warp, block, nth, kind))
     scale = min(_Strip(one.access).scale for one in shown)
     panel = 194.0
     bottom = panel * len(shown)
-    axes = _axes(bottom + 12)
+    axes = canvas(bottom + 12)
     for number, one in enumerate(shown):
         _draw_sectors(axes, one, panel * number, scale)
     stores = all(one.access.kind == "store" for one in shown)
@@ -129,14 +129,14 @@ def _draw_sectors(axes: Axes, one: Shown, top: float, scale: float) -> None:
     hair = min(0.6, strip.piece * scale / 8)  # between the pieces
     place = dict(zip(strip.sectors.tolist(), left.tolist(), strict=True))
     for sector, x in place.items():
-        _box(axes, x, boxes, SECTOR * scale, height, WASTE)
+        rectangle(axes, Box(x, boxes, SECTOR * scale, height), WASTE)
         for byte in range(0, SECTOR, strip.piece):
             at = x + byte * scale
             if sector * SECTOR + byte in strip.asked:
-                _box(axes, at, boxes, strip.piece * scale, height, BLUE)
+                rectangle(axes, Box(at, boxes, strip.piece * scale, height), BLUE)
             if byte:
                 axes.plot([at, at], [boxes, boxes + height], color="white", linewidth=hair)
-        _box(axes, x, boxes, SECTOR * scale, height, "none", DARK, 0.5)
+        rectangle(axes, Box(x, boxes, SECTOR * scale, height), "none", DARK, 0.5)
     for gap in np.flatnonzero(strip.jumps > 1).tolist():
         at = left[gap + 1] - strip.gaps[gap] / 2
         axes.plot([at, at], [boxes - 3, boxes + height + 3], ":", color=DARK, linewidth=0.8)
@@ -222,11 +222,11 @@ def banks(
     In a wavefront each bank serves one 4-byte word to all lanes that request it. Parameters and
     errors are those of `sectors`.
     """
-    shown = chosen(trace, line, warp, block, nth, kind, "shared")
+    shown = chosen(trace, "shared", Which(line, warp, block, nth, kind))
     tops = [0.0]
     for one in shown:
         tops.append(tops[-1] + 172 + PITCH * len(_rows_of(one.turns)))
-    axes = _axes(tops[-1] + 12)
+    axes = canvas(tops[-1] + 12)
     for one, top in zip(shown, tops, strict=False):
         _draw_banks(axes, one, top)
     served = [lanes for one in shown for turn in one.turns for lanes in turn.values()]
@@ -272,7 +272,7 @@ def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
             axes.text(LEFT + WARP * PITCH / 2, y + PITCH / 2, text, ha="center", **NOTE)
             continue
         axes.text(LEFT - 7, y + PITCH / 2, f"turn {number + 1}", ha="right", **NOTE)
-        _box(axes, LEFT, y, BANKS * PITCH, PITCH, "white", PALE, 0.5)
+        rectangle(axes, Box(LEFT, y, BANKS * PITCH, PITCH), "white", PALE, 0.5)
         between = LEFT + np.arange(1, BANKS) * PITCH
         axes.vlines(between, y, y + PITCH, color=PALE, linewidth=0.5, zorder=1)
         for bank, served in turns[number].items():
@@ -285,14 +285,14 @@ def _served(axes: Axes, y: float, bank: int, words: int, lanes: list[int], turn:
     """A word, or several in neighbouring banks, and the lanes that receive it."""
     x, width = LEFT + bank * PITCH, words * PITCH
     text, fill = (str(lanes[0]), BLUE) if len(lanes) == 1 else (f"×{len(lanes)}", GREEN)
-    _box(axes, x, y, width, PITCH, fill, "white", 0.8)
+    rectangle(axes, Box(x, y, width, PITCH), fill, "white", 0.8)
     style = {**NOTE, "color": ink_on(fill), "ha": "center"}
     if _width(text) <= width:
         axes.text(x + width / 2, y + PITCH / 2, text, **style)
     elif bank + 1 in turn or bank == BANKS - 1:  # no space next to it
         axes.text(x + width / 2, y + PITCH / 2, str(len(lanes)), **style)
     else:
-        _box(axes, x + width, y + 1, _width(text) + 6, PITCH - 2, "white", **FONT_PLACED)
+        rectangle(axes, Box(x + width, y + 1, _width(text) + 6, PITCH - 2), "white", **FONT_PLACED)
         axes.text(x + width + 3, y + PITCH / 2, text, **{**NOTE, "color": ink(GREEN)})
 
 
@@ -342,7 +342,7 @@ def moves(trace: Traces) -> None:
     row, head = 27.0, 35.0
     bottom = sum(head + row * len(bars) for *_, bars in panels) + 4
     wasted = any(bar.wasted for bar in every)
-    axes = _axes(bottom + (32 if wasted else 12))
+    axes = canvas(bottom + (32 if wasted else 12))
     most, top = max(max(bar.pieces, bar.requests) for bar in every), 0.0
     for name, one, bars in panels:
         verdict, color = _total(one.counters)
@@ -419,12 +419,14 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
     size = full / most
     if bar.pieces:
         if bar.wasted:
-            _box(axes, start, y - 8, bar.pieces * size, 12, WASTE, RED, 0.5)
-        _box(axes, start, y - 8, max(1, bar.ideal * size), 12, bar.color)  # 1: to be visible
-        _box(axes, start, y + 5.5, max(1, bar.requests * size), 3.5, DARK)
+            rectangle(axes, Box(start, y - 8, bar.pieces * size, 12), WASTE, RED, 0.5)
+        rectangle(
+            axes, Box(start, y - 8, max(1, bar.ideal * size), 12), bar.color
+        )  # 1: to be visible
+        rectangle(axes, Box(start, y + 5.5, max(1, bar.requests * size), 3.5), DARK)
         count, what = f"{bar.pieces:,}", f"{_short(bar.pieces / bar.requests)} a request"
     else:
-        _box(axes, start, y - 8, max(1, bar.requests * size), 12, bar.color)
+        rectangle(axes, Box(start, y - 8, max(1, bar.requests * size), 12), bar.color)
         count, what = f"{bar.requests:,}", f"request{'' if bar.requests == 1 else 's'}"
     x = start + max(bar.pieces, bar.requests) * size + 6
     axes.text(x, y, count, **{**NOTE, "color": "black"})
@@ -480,19 +482,6 @@ def _times(number: float) -> str:
 # ---- drawing ------------------------------------------------------------------------------------
 
 
-def _axes(height: float) -> Axes:
-    return canvas(height)[1]
-
-
-def _box(
-    axes: Axes, x, y, width, height, fill: str, edge: str = "none", line: float = 0, **style
-) -> None:
-    from matplotlib.patches import Rectangle
-
-    style |= {"facecolor": fill, "edgecolor": edge, "linewidth": line}
-    axes.add_patch(Rectangle((x, y), width, height, **style))
-
-
 def _lanes(axes: Axes, y: float, mask: np.ndarray, left: float, pitch: float) -> list[float]:
     """Draw the lanes of a warp as numbered circles, inactive ones pale; returns their positions."""
     from matplotlib.patches import Circle
@@ -534,11 +523,11 @@ def _legend(axes: Axes, y: float, keys: Sequence[tuple[str, str]], explained: st
             style = {"fill": False, "edgecolor": PALE, "linewidth": 1, **FONT_PLACED}
             axes.add_patch(Circle((x + 7, y), 6.3, **style))
         elif fill == "thin":
-            _box(axes, x, y - 1.75, 14, 3.5, DARK, **FONT_PLACED)
+            rectangle(axes, Box(x, y - 1.75, 14, 3.5), DARK, **FONT_PLACED)
         elif fill == "box":
-            _box(axes, x, y - 5.5, 14, 11, "white", PALE, 0.8, **FONT_PLACED)
+            rectangle(axes, Box(x, y - 5.5, 14, 11), "white", PALE, 0.8, **FONT_PLACED)
         else:
-            _box(axes, x, y - 5.5, 14, 11, fill, **FONT_PLACED)
+            rectangle(axes, Box(x, y - 5.5, 14, 11), fill, **FONT_PLACED)
         axes.text(x + 20, y, label, **NOTE, **FONT_PLACED)
         x += 20 + _width(label) + 20
     axes.text(x, y, explained, **NOTE, **FONT_PLACED)

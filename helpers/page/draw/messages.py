@@ -13,7 +13,7 @@ from ...simt import Trace, WatchedAccess
 from ...simt.geometry import Place
 from ...simt.words import counted
 from .accesses import check_followed, in_order, pieces_of, shared_arrays
-from .canvas import NAME, Box, canvas, rounded, words
+from .canvas import Box, canvas, rounded, words
 from .style import BLUE, DARK, GREY, PAGE, finish
 
 TOP, DEPTH = 74, 190  # pixels: the row of senders, and the distance to that of receivers
@@ -97,8 +97,7 @@ def _draw(mail: Mail, blocks: int) -> None:
     groups = mail.groups()
     shown = groups[0] if groups else list(range(min(blocks, 16)))
     title = "what blocks send each other"
-    figure, axes = canvas(TOP + (DEPTH + 62 if groups else 62))
-    words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    axes = canvas(TOP + (DEPTH + 62 if groups else 62), title)
     pitch = min(110, (PAGE - 90) / len(shown))
     first = 80 + (PAGE - 90 - pitch * len(shown)) / 2
     spots = {block: first + (place + 0.5) * pitch for place, block in enumerate(shown)}
@@ -111,7 +110,7 @@ def _draw(mail: Mail, blocks: int) -> None:
         _arrows(axes, mail, spots, lit, pitch)
     else:
         words(axes, 80, TOP + 38, "no block reads what another one wrote", color=DARK)
-    finish(figure, title, _sentence(mail, groups))
+    finish(axes.figure, title, _sentence(mail, groups))
 
 
 def _row(axes, spots: dict[int, float], y: float, pitch: float, verb: str, totals, lit) -> None:

@@ -107,9 +107,8 @@ def owners(
     )
     cut = tall * ROWS < found.block.shape[0], wide * COLUMNS < found.block.shape[1]
     height = 26 if len(unit) <= 8 else 18
-    figure, axes = canvas(TOP + len(unit) * height + (34 if cut[0] else 14))
     title = f"which {by} {found.does} each element of {array}"
-    words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    axes = canvas(TOP + len(unit) * height + (34 if cut[0] else 14), title)
     cell = Box(LEFT, TOP, min(WIDTH / unit.shape[1], 2.5 * height), height)
     cells = []
     for top, left, down, right in _rectangles(unit, several, width):
@@ -119,7 +118,7 @@ def owners(
         cells.append(Cell(box, owner, bool(several[top, left])))
     _draw(axes, cells, by)
     _frame(axes, cell, unit.shape, (tall, wide), cut)
-    finish(figure, title, _sentence(found, by, array))
+    finish(axes.figure, title, _sentence(found, by, array))
 
 
 def _shape(trace: Trace, array: str, rows: int | None, cols: int | None) -> tuple[int, int]:

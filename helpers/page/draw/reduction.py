@@ -19,7 +19,7 @@ from ...simt.geometry import Place
 from ...simt.hardware import WARP, WORD
 from ...simt.words import counted
 from .accesses import find_block, in_order, pieces_of, shared_arrays
-from .canvas import NAME, Box, canvas, rounded, words
+from .canvas import Box, canvas, rounded, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, LIT, ORANGE, PAGE, PALE, finish, ink
 
 OUTSIDE = -1  # a thread of another block
@@ -318,8 +318,7 @@ def _draw(found: Reduction, title: str) -> None:
         else:
             y += step + 4 * (bool(lines) and lines[-1][0] == y)
             rows.append(y - tall / 2)
-    figure, axes = canvas(y + 16 + 30 * (not found.levels))
-    words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    axes = canvas(y + 16 + 30 * (not found.levels), title)
 
     def at(thread: int) -> float:
         return LEFT + (thread + 0.5) * pitch
@@ -338,7 +337,7 @@ def _draw(found: Reduction, title: str) -> None:
         words(axes, LEFT, rows[0] + 28, "no value goes from one thread to another", color=DARK)
     _nodes(axes, dots, values, at, rows, pitch)
     _labels(axes, found.levels, rows, [y for y, _ in lines])
-    finish(figure, title, _sentence(found, title))
+    finish(axes.figure, title, _sentence(found, title))
 
 
 def _columns(axes, threads: int, at, bottom: float) -> None:

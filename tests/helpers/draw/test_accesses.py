@@ -10,7 +10,7 @@ import pytest
 
 from helpers.base.paths import ROOT
 from helpers.catalogue.registry import source
-from helpers.page.draw.accesses import Shown, chosen
+from helpers.page.draw.accesses import Shown, Which, chosen
 from helpers.run.bound import bind
 from helpers.simt import KernelText, Trace, WatchedAccess, simulate
 
@@ -28,8 +28,8 @@ def naive() -> Trace:
     return traced("01_naive.cu", 64, 8)
 
 
-def the(trace, line, warp=0, block=0, nth=0, kind=None, memory="global") -> WatchedAccess:
-    (one,) = chosen(trace, line, warp, block, nth, kind, memory)
+def the(trace: Trace, line: int | str, memory: str = "global", **which) -> WatchedAccess:
+    (one,) = chosen(trace, memory, Which(line, **which))
     return one.access
 
 
