@@ -2,19 +2,16 @@
 
 The modules, lowest first. Each only imports from those above it in this list.
 
-    words        bugs and compiler errors in a learner's words
     attempt      a graded kernel, its runs, and the expected y
-    conditions   the conditions that an answer must satisfy
+    conditions   the conditions that an answer must satisfy, and bugs in a learner's words
     table        the exercises and their conditions
-    verdict      the result of a grading
     grading      one grading, from the learner's file to the verdict
 
 A stub is in kernels/exercises/, its solution in kernels/exercises/solutions/ and the learner's
 answer, made from the stub, in mine/answers/: all three have the exercise's name.
 """
 
-from .grading import grade
+from .grading import Verdict, grade
 from .table import EXERCISES
-from .verdict import Verdict
 
 __all__ = ["EXERCISES", "Verdict", "grade"]

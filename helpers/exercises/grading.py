@@ -1,22 +1,33 @@
-"""Grade an answer, from the learner's file to the verdict. The file is mine/answers/<exercise>.cu,
-made from the stub when it is first graded.
+"""Grade an answer, from the learner's file to the verdict as text and as HTML. The file is
+mine/answers/<exercise>.cu, made from the stub when it is first graded.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.arguments import checked
 from ..base.mode import replay_is_forced
 from ..base.paths import KERNELS, MINE
+from ..page.rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, escape
 from ..simt import CompileError, UnsupportedPTX
+from ..simt.words import counted
 from .attempt import Attempt
-from .conditions import Condition, compiles, no_bug, right, right_far_apart, right_special
+from .conditions import (
+    Condition,
+    compiles,
+    no_bug,
+    of_compiler,
+    right,
+    right_far_apart,
+    right_special,
+)
 from .table import EXERCISES, Exercise
-from .verdict import Step, Verdict, verdict
-from .words import of_compiler
 
 ANSWERS = MINE / "answers"
 
@@ -94,3 +105,81 @@ def conditions(exercise: Exercise) -> list[Condition]:
         about = exercise.goal, exercise.special, exercise.columns
         found += [right_far_apart(*about), right_special(*about)]
     return [*found, *exercise.conditions]
+
+
+# ---- the verdict ------------------------------------------------------------------------------
+
+MARKS = {  # kept -> as text, as a sign, its colour, and its background in any theme
+    True: ("yes", "\u2713", "#116329", "#e3f5e6"),
+    False: ("NO", "\u2717", "#cf222e", "#ffebe9"),
+    None: (" -", "\u2013", MUTED, GROUND),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One condition: its text, whether it holds (None: not checked), and what is wrong."""
+
+    asked: str
+    kept: bool | None
+    complaint: str = ""  # in sentences
+
+
+@dataclass(frozen=True)
+class Verdict(Rich):
+    """The result of `grade`: a cell shows it folded and in colour, `print` as text."""
+
+    passed: bool = False
+
+    def __str__(self) -> str:
+        return self.plain
+
+
+def verdict(name: str, steps: Sequence[Step], file: str, code: str, line: int | None) -> Verdict:
+    """The verdict on the learner's `file` with text `code`; `line` is that of the error."""
+    passed = all(step.kept for step in steps)
+    last = (
+        f"passed: {name}"
+        if passed
+        else f"Edit {file}{f', line {line},' if line else ''} and run this cell again."
+    )
+    plain = []
+    for step in steps:
+        mark = MARKS[step.kept][0]
+        plain += _wrapped(f"{mark:4} {step.asked}", 5)
+        if step.complaint:
+            plain += _wrapped(step.complaint, 5, first=5)
+    lines = [
+        Line(number, text, ">" if number == line else " ")
+        for number, text in enumerate(code.rstrip("\n").split("\n"), 1)
+    ]
+    page = [details(f"{file}, {counted(len(lines), 'line')}", code_html(lines))]
+    for step in steps:
+        said = f"<br>{_page(step.complaint)}" if step.complaint else ""
+        page.append(
+            f'<div style="margin:2px 0 2px 1.8em;text-indent:-1.8em">{_sign(step.kept)}'
+            f"{_page(step.asked)}{said}</div>"
+        )
+    page.append(f"<div><b>{escape(last)}</b></div>")
+    return Verdict("\n".join([*plain, *_wrapped(last, 0)]), "".join(page), passed=passed)
+
+
+def _sign(kept: bool | None) -> str:
+    """The mark of a condition, padded to the same width."""
+    _, sign, colour, ground = MARKS[kept]
+    style = (
+        "display:inline-block;width:1.4em;margin-right:0.1em;text-indent:0;text-align:center;"
+        f"color:{colour};background-color:{ground}"
+    )
+    return f'<b style="{style}">{sign}</b> '
+
+
+def _page(text: str) -> str:
+    """Text as HTML; text in backticks is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _wrapped(text: str, indent: int, first: int = 0) -> list[str]:
+    """Lines of at most 80 columns, the first indented by `first`, the others by `indent`."""
+    spaces = {"initial_indent": " " * first, "subsequent_indent": " " * indent}
+    return textwrap.wrap(text, COLUMNS, **spaces, break_on_hyphens=False, break_long_words=False)
