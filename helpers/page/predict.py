@@ -9,7 +9,6 @@ committed outputs, that file is neither read nor written, so that no output depe
 
 from __future__ import annotations
 
-import textwrap
 from numbers import Real
 
 from ..base.arguments import checked
@@ -20,7 +19,7 @@ from ..catalogue.registry import steps
 from ..catalogue.store import utc_now
 from ..measure.records import predicted_at, predictions
 from ..run.bound import load
-from .rich import COLUMNS, Rich, details, escape
+from .rich import Rich, details, escape, wrapped
 
 COPY = "00_copy"
 LARGEST = 1.5  # accepted range of predictions
@@ -123,12 +122,12 @@ def _markdown(step: str, answer: str) -> str:
 def _plain(step: str, answer: str) -> str:
     """The same page as text of at most 80 columns."""
     entry = predictions()[step]
-    lines = _wrapped(f"Your prediction. {entry['question']}")
+    lines = wrapped(f"Your prediction. {entry['question']}")
     for share, why in entry["choices"]:
-        lines += _wrapped(f"  {share:.2f}: {why}", indent=8)
-    lines += _wrapped(answer)
+        lines += wrapped(f"  {share:.2f}: {why}", indent=8)
+    lines += wrapped(answer)
     ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement:"
-    lines += ["", *_wrapped(f"{_OURS}: {ours} {entry['because']}.")]
+    lines += ["", *wrapped(f"{_OURS}: {ours} {entry['because']}.")]
     lines += [_SUM, *(f"  {line}" for line in entry["sum"])]
     return "\n".join(lines)
 
@@ -142,7 +141,3 @@ def _where(step: str) -> str:
     copies = step not in steps() or load(step).operation.bandwidth_baseline == COPY
     whose = "a copy's" if copies else "the yardstick's"
     return f"of {whose} speed at {predicted_at(step).place()}"
-
-
-def _wrapped(text: str, indent: int = 0) -> list[str]:
-    return textwrap.wrap(text, COLUMNS, subsequent_indent=" " * indent)

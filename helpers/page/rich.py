@@ -87,6 +87,35 @@ def details(summary: str, content: str) -> str:
     return f'<details style="margin:2px 0"><summary>{escape(summary)}</summary>{content}</details>'
 
 
+def wrapped(text: str, indent: int = 0) -> list[str]:
+    """Lines of at most 80 columns; all but the first are indented."""
+    return textwrap.wrap(text, COLUMNS, subsequent_indent=" " * indent)
+
+
+class Page:
+    """An output that is built piece by piece in both forms."""
+
+    def __init__(self) -> None:
+        self.plain: list[str] = []
+        self.html: list[str] = []
+
+    def say(self, text: str, in_html: str = "", indent: int = 4) -> None:
+        self.plain += wrapped(text, indent)
+        self.html.append(caption(in_html or escape(text)))
+
+    def code(self, lines: Sequence[Line]) -> None:
+        self.plain += code_plain(lines)
+        self.html.append(code_html(lines))
+
+    def fold(self, summary: str, lines: Sequence[Line], plain: Sequence[str] = ()) -> None:
+        """Folded code; `plain` takes its place in the plain form."""
+        self.plain += plain or code_plain(lines)
+        self.html.append(details(summary, code_html(lines)))
+
+    def display(self) -> None:
+        Rich("\n".join(self.plain), "".join(self.html)).display()
+
+
 # ---- code -------------------------------------------------------------------------------------
 
 

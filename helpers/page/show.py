@@ -20,14 +20,14 @@ from ..simt.words import counted, often
 from .rich import (
     COLUMNS,
     Line,
+    Page,
     Rich,
-    caption,
     code_html,
-    code_plain,
     details,
     escape,
     marked,
     tokens_of,
+    wrapped,
 )
 
 MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
@@ -62,29 +62,29 @@ def kernel(
     earlier = [since] if isinstance(since, str) else list(since or ())
     known = [_read(one) for one in earlier]
     new = _new_lines(text, known) if earlier else set()
-    parts = _parts(text)
-    beside = set() if isinstance(body, bool) else set(body)
-    if unknown := {*without, *beside} - {name for part in parts for name in part.names}:
-        names = ", ".join(dict.fromkeys(name for part in parts for name in part.names))
-        raise ValueError(f"{text.file} has no function {', '.join(sorted(unknown))}, but {names}")
-    start = 0 if header else _after_header(text)
+    parts, sections = _parts(text), _sections(text)
+    beside = set() if isinstance(body, bool) else {*body}
+    every = [name for part in parts for name in part.names]
+    for what, asked, there in (
+        ("function", {*without, *beside}, every),
+        ("section", {*folded}, [*sections]),
+    ):
+        if unknown := asked - {*there}:
+            names = ", ".join(dict.fromkeys(there)) or "none"
+            raise ValueError(f"{text.file} has no {what} {', '.join(sorted(unknown))}, but {names}")
     left_out = [part for part in parts if part.names and {*part.names} <= {*without}]
     headings = [part for part in parts if part.heading and _all_of_section(part, parts, left_out)]
-    gone = {at for part in [*left_out, *headings] for at in part.places} | {*range(start)}
+    gone = {at for part in [*left_out, *headings] for at in part.places}
+    gone |= {*range(0 if header else _after_header(text))}
     chosen = [part for part in parts if part.kernel or not beside.isdisjoint(part.names)]
     around = [at for part in chosen for at in (part.places[0] - 1, *part.places)]  # a blank line
-    first = [at for at in around if at >= start] if body else []
-    if not first:
-        first = [at for at in range(len(text.lines)) if at not in gone]
+    first = [at for at in around if at >= 0 and at not in gone] if body else []
+    first = first or [at for at in range(len(text.lines)) if at not in gone]
 
     def lines(places: Sequence[int]) -> list[Line]:
         places = _without_blank_ends(text, places)
         return [Line(text.first + at, text.lines[at], "+" if at in new else " ") for at in places]
 
-    sections = _sections(text)
-    if unknown := {*folded} - {*sections}:
-        names = ", ".join(sections) or "none"
-        raise ValueError(f"{text.file} has no section {', '.join(sorted(unknown))}, but {names}")
     under = {at for name in folded for at in sections[name]}
     idle = [at for at in _statements_on(off, text) if at in first and at not in under]
     shown = lines([at for at in first if at not in under and at not in idle])
@@ -92,29 +92,26 @@ def kernel(
     set_to = " is not 0" if all(map(str.isidentifier, off)) else ""
     folds += [(f"where {' or '.join(off)}{set_to}", lines(idle))] if idle else []
     folds += [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
+    page = Page()
     title = f"{text.title}, {counted(len(shown), 'line')}"
     legend = f" is new since {' and '.join(map(_name, earlier))}"
-    pages = [caption(escape(title) + (f"; {marked('+')}{escape(legend)}" if earlier else ""))]
-    plain = textwrap.wrap(title + (f"; +{legend}" if earlier else ""), COLUMNS)
-    pages.append(code_html(shown))
-    plain += code_plain(shown)
-    if folds:
-        plain.append(FOLDED_UNDER)
-    for title, lines_of_fold in folds:
-        pages.append(details(_summary(title, lines_of_fold), code_html(lines_of_fold)))
-        plain += code_plain(lines_of_fold)
-    for title, lines_of_fold in _included(text, known):
-        summary = _summary(title, lines_of_fold)
-        pages.append(details(summary, code_html(lines_of_fold)))
-        plain += textwrap.wrap(f"includes {summary}", COLUMNS, subsequent_indent="    ")
+    if earlier:
+        page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)
+    else:
+        page.say(title)
+    page.code(shown)
+    page.plain += [FOLDED_UNDER] if folds else []
+    for title, inside in folds:
+        page.fold(_summary(title, inside), inside)
+    for title, inside in _included(text, known):
+        summary = _summary(title, inside)
+        page.fold(summary, inside, wrapped(f"includes {summary}", 4))
     if left_out:
         named = [
             f"{name} (line {text.first + part.begins})" for part in left_out for name in part.names
         ]
-        sentence = f"not shown: {', '.join(named)}"
-        pages.append(caption(escape(sentence)))
-        plain += textwrap.wrap(sentence, COLUMNS, subsequent_indent="    ")
-    Rich("\n".join(plain), "".join(pages)).display()
+        page.say(f"not shown: {', '.join(named)}")
+    page.display()
 
 
 def diff(old: str, new: str) -> None:
@@ -138,13 +135,10 @@ def diff(old: str, new: str) -> None:
             pieces.append([])
         else:
             pieces[-1].append(Line(None, line[1:], line[:1]))
-    page = "".join(code_html(piece) for piece in pieces)
     plain = [f"--- {names[0]}", f"+++ {names[1]}"]
     for piece in pieces:
-        plain.append("@@")
-        for line in piece:
-            plain += _wrapped(line.mark + line.text)
-    Rich("\n".join(plain), details(summary, page)).display()
+        plain += ["@@", *(part for line in piece for part in _wrapped(line.mark + line.text))]
+    Rich("\n".join(plain), details(summary, "".join(map(code_html, pieces)))).display()
 
 
 def findings(trace: Trace, most: int = 2) -> None:
@@ -153,27 +147,23 @@ def findings(trace: Trace, most: int = 2) -> None:
 
     Beyond `most` it only says how many more there are.
     """
-    pages: list[str] = []
-    plain: list[str] = []
+    page = Page()
     for finding in trace.findings[:most]:
         place = f"{finding.file}, line {finding.line}"
         who = f"block {_place(finding.block)}, thread {_place(finding.thread)}"
         says = f", {often(finding.count)}: {finding.message} (first: {who})"
-        sentence = f"{place}: {finding.kind}{says}"
-        plain += textwrap.wrap(sentence, COLUMNS, subsequent_indent="    ")
         kind = f"<strong>{escape(finding.kind)}</strong>"
-        pages.append(caption(f"{escape(place)}: {kind}{escape(says)}"))
+        page.say(f"{place}: {finding.kind}{says}", f"{escape(place)}: {kind}{escape(says)}")
         lines = [
             Line(number, text, ">" if number == finding.line else " ")
             for number, text in around(trace.code, finding.file, finding.line)
         ]
         if lines:
-            plain += code_plain(lines)
-            pages.append(code_html(lines))
+            page.code(lines)
     if more := len(trace.findings[most:]):
-        plain.append(f"and {counted(more, 'more finding')}")
-        pages.append(caption(plain[-1]))
-    Rich("\n".join(plain) or "no findings", "".join(pages)).display()
+        page.say(f"and {counted(more, 'more finding')}")
+    page.plain = page.plain or ["no findings"]
+    page.display()
 
 
 def table(
@@ -237,6 +227,7 @@ class _Text(NamedTuple):
     first: int  # number of the first line
     lines: list[str]
     code: list[str]  # the text without comments
+    bare: list[str]  # and without what is in quotes, and directives
     includes: dict[str, dict[int, str]]  # file -> its lines by number
 
 
@@ -250,10 +241,11 @@ def _read(name_or_code: str) -> _Text:
         "".join(part for kind, part in tokens if kind != "comment")
         for tokens in tokens_of("\n".join(lines))
     ]
+    bare = [STRINGS.sub('""', re.sub(r"^\s*#.*", ";", line)) for line in code]
     title = file
     if is_code and whole.startswith("#line") and _differs(whole, file.removeprefix("kernels/")):
         title += " as edited"
-    return _Text(file, title, min(own), lines, code, dict(includes))
+    return _Text(file, title, min(own), lines, code, bare, dict(includes))
 
 
 def _differs(whole: str, name: str) -> bool:
@@ -350,18 +342,13 @@ class _Paragraph:
     places: list[int]
     begins: int  # line where its code begins
     functions: list[str]  # defined there
-    structs: list[str]  # likewise
-    refuses: list[str]  # by static_assert or #error, if it does nothing else
-    kernel: bool  # whether one of them is __global__
+    names: list[str]  # that `without` accepts
+    kernel: bool  # whether one of the functions is __global__
     section: str  # the comment `// ---- section ----` above it
-    heading: bool = False  # whether it is that comment
-
-    @property
-    def names(self) -> list[str]:
-        """The names that `without` accepts."""
-        return [*dict.fromkeys((*self.functions, *self.structs, *self.refuses))]
+    heading: bool  # whether it is that comment
 
 
+STRINGS = re.compile(r'"(\\.|[^"\\\n])*"')
 HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
 # A name, its parameters in parentheses, and then the function's brace.
 FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
@@ -370,23 +357,33 @@ STRUCT = re.compile(
 )
 
 
+# All that a paragraph does is to refuse macros or types.
+REFUSES = {
+    "static_assert": re.compile(r"(\s*static_assert\b[^;]*;)+\s*"),
+    "#error": re.compile(
+        r"(?=.*^#error)(\s*#(if|error|endif)\b[^\n]*)+\s*", re.DOTALL | re.MULTILINE
+    ),
+}
+
+
 def _parts(text: _Text) -> list[_Paragraph]:
     found: list[_Paragraph] = []
     section = ""
     for places in _paragraphs(text):
-        code = [text.code[at] for at in places]
+        code = "\n".join(text.code[at] for at in places)
+        functions = list(_functions("\n".join(text.bare[at] for at in places)))
+        plain = STRINGS.sub('""', code.replace("\\\n", " "))
+        refuses = [name for name, whole in REFUSES.items() if whole.fullmatch(plain)]
         if heading := HEADING.match(text.lines[places[0]]):
             section = heading[1]
-        only_comment = not any(line.strip() for line in code)
         part = _Paragraph(
             places,
             next((at for at in places if text.code[at].strip()), places[0]),
-            list(_functions("\n".join(code))),
-            STRUCT.findall("\n".join(code)),
-            list(_refuses("\n".join(code))),
-            bool(re.search(r"\b__global__\b", "\n".join(code))),
+            functions,
+            [*dict.fromkeys((*functions, *STRUCT.findall(code), *refuses))],
+            bool(re.search(r"\b__global__\b", code)),
             section,
-            only_comment and bool(heading),
+            bool(heading) and not code.strip(),
         )
         found.append(part)
     return found
@@ -395,31 +392,24 @@ def _parts(text: _Text) -> list[_Paragraph]:
 def _paragraphs(text: _Text) -> Iterator[list[int]]:
     """Indices of lines that belong together: up to a blank line outside all braces."""
     depth, places = 0, []
-    for at, (line, tokens) in enumerate(
-        zip(text.lines, tokens_of("\n".join(text.lines)), strict=True)
-    ):
+    for at, (line, bare) in enumerate(zip(text.lines, text.bare, strict=True)):
         if line.strip() or depth:
             places.append(at)
         elif places:
             yield places
             places = []
-        code = "".join(part for kind, part in tokens if kind in ("", "cuda", "keyword"))
-        depth += code.count("{") - code.count("}")
+        depth += bare.count("{") - bare.count("}")
     if places:
         yield places
 
 
-def _functions(code: str) -> Iterator[str]:
-    """The functions that code without comments defines."""
-    plain = re.sub(r'"(\\.|[^"\\])*"', '""', re.sub(r"^\s*#.*$", ";", code, flags=re.MULTILINE))
+def _functions(bare: str) -> Iterator[str]:
+    """The functions that code without comments, texts and directives defines."""
     depth, before = 0, ""
-    for piece in re.split(r"([{};])", plain):
-        if piece == "{":
-            if not depth and (named := FUNCTION.search(before)):
-                yield named[1]
-            depth += 1
-        elif piece == "}":
-            depth -= 1
+    for piece in re.split(r"([{};])", bare):
+        if piece == "{" and not depth and (named := FUNCTION.search(before)):
+            yield named[1]
+        depth += (piece == "{") - (piece == "}")
         before = piece
 
 
@@ -467,18 +457,6 @@ def _end_of_statement(code: str, at: int) -> int:
         if not depth and code[place] in ";}":
             return place + 1
     return len(code)
-
-
-def _refuses(code: str) -> Iterator[str]:
-    """By what a piece of code without comments refuses macros, if it does nothing else."""
-    plain = re.sub(r'"(\\.|[^"\\])*"', '""', code.replace("\\\n", " "))
-    for word, end, whole in (
-        ("static_assert", ";", r"static_assert\b.*"),
-        ("#error", "\n", r"#(if|error|endif)\b.*"),
-    ):
-        statements = [one.strip() for one in plain.split(end) if one.strip()]
-        if word in plain and all(re.fullmatch(whole, one, re.DOTALL) for one in statements):
-            yield word
 
 
 def _folds(parts: Sequence[_Paragraph], shown: set[int]) -> Iterator[tuple[str, list[int]]]:
