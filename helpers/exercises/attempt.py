@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from ..catalogue.header import header
+from ..problem.operations import BACKWARD, COPY, SOFTMAX
 from ..run.bound import BoundKernel, bind
-from ..run.references import UNIT_ROUNDOFF, make_input, reference, tolerance
+from ..run.references import UNIT_ROUNDOFF, Exact, allowed, expected, make_input
 from ..simt import Counters, Trace
 from ..simt.cuda_text import kernel_names
 
@@ -98,43 +98,29 @@ def limit(shape: Shape) -> int:
 # ---- the expected y, and the first difference from it ----
 
 
-class Expected(NamedTuple):
-    """The expected y in float64, and the tolerance of each element."""
-
-    values: np.ndarray
-    allowed: np.ndarray
+Goal = Callable[[np.ndarray], Exact]
 
 
-Goal = Callable[[np.ndarray], Expected]
+def copy(x: np.ndarray) -> Exact:
+    return expected(COPY, {"x": x})["y"]
 
 
-def copy(x: np.ndarray) -> Expected:
-    return Expected(x.astype(np.float64), np.zeros(x.shape))
+def softmax(x: np.ndarray) -> Exact:
+    return expected(SOFTMAX, {"x": x})["y"]
 
 
-def softmax(x: np.ndarray) -> Expected:
-    expected = reference(x)
-    return Expected(expected, tolerance(x, expected))
+def log_softmax(x: np.ndarray) -> Exact:
+    """An answer may subtract the maximum and the logarithm at once: the error grows with both."""
+    value, error = expected(SOFTMAX, {"x": x}, {"LOG": 1})["y"]
+    row_max = np.abs(x.astype(np.float64).max(axis=-1, keepdims=True))
+    return Exact(value, error + 2 * UNIT_ROUNDOFF * np.where(np.isfinite(row_max), row_max, 0))
 
 
-def softmax_of_columns(x: np.ndarray) -> Expected:
-    values, allowed = softmax(np.ascontiguousarray(x.T))
-    return Expected(values.T, allowed.T)
+def softmax_of_columns(x: np.ndarray) -> Exact:
+    return Exact(*(part.T for part in softmax(np.ascontiguousarray(x.T))))
 
 
-def log_softmax(x: np.ndarray) -> Expected:
-    """Log-softmax of each row. Its error is that of x - max, of the logarithm, and of their
-    difference, so it grows with the subtracted value; the error of the sum counts unchanged."""
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        exact = x.astype(np.float64)
-        row_max = exact.max(axis=-1, keepdims=True)
-        distance = exact - row_max
-        log_sum = np.log(np.exp(distance).sum(axis=-1, keepdims=True))
-        size = np.abs(distance) + np.abs(log_sum) + np.abs(row_max) + 16 + 3 * np.sqrt(x.shape[-1])
-    return Expected(distance - log_sum, np.where(np.isfinite(size), size, 0.0) * UNIT_ROUNDOFF)
-
-
-def softmax_of_seen(x: np.ndarray, window: int | None = None) -> Expected:
+def softmax_of_seen(x: np.ndarray, window: int | None = None) -> Exact:
     """Softmax of the unmasked columns of each row, 0 elsewhere: row r has the columns up to r, or
     the last `window` of them. A fully masked row is NaN."""
     seen = np.tri(*x.shape, dtype=bool)
@@ -143,31 +129,17 @@ def softmax_of_seen(x: np.ndarray, window: int | None = None) -> Expected:
     return softmax(np.where(seen, x, x.dtype.type(-np.inf)))
 
 
-def way_back_of_log(x: np.ndarray) -> Expected:
-    """dy - softmax(x) * sum(dy), where dy is x."""
-    exact, (p, off) = x.astype(np.float64), softmax(x)
-    total, size = (part.sum(axis=-1, keepdims=True) for part in (exact, np.abs(exact)))
-    lost = (16 + 3 * np.sqrt(x.shape[-1])) * UNIT_ROUNDOFF * size
-    return Expected(
-        exact - p * total, off * size + p * lost + 4 * UNIT_ROUNDOFF * (np.abs(exact) + p * size)
-    )
+def backward(x: np.ndarray, log: int = 0) -> Exact:
+    """The backward pass of softmax of x, or of its logarithm, where dy is x."""
+    return expected(BACKWARD, {"y": x, "dy": x, "scale": 1}, {"FROM_X": 1, "LOG": log})["dx"]
 
 
-def way_back_from_x(x: np.ndarray) -> Expected:
-    """p * (x - sum(p * x)) for p = softmax(x)."""
-    exact, (p, off) = x.astype(np.float64), softmax(x)
-    mean = (p * exact).sum(axis=-1, keepdims=True)
-    spread = np.abs(exact) + (p * np.abs(exact)).sum(axis=-1, keepdims=True)
-    worst = (off / np.maximum(p, off)).max(axis=-1, keepdims=True)
-    return Expected(p * (exact - mean), 4 * worst * p * spread + off * spread)
-
-
-def minus_target(x: np.ndarray) -> Expected:
+def minus_target(x: np.ndarray) -> Exact:
     """softmax, less 1 where the column is that of the row's target, row % cols."""
-    p, off = softmax(x)
-    rows, cols = np.arange(len(x)), x.shape[-1]
-    p[rows, rows % cols] -= 1
-    return Expected(p, off + 2 * UNIT_ROUNDOFF)
+    p, error = softmax(x)
+    rows = np.arange(len(x))
+    p[rows, rows % x.shape[-1]] -= 1
+    return Exact(p, error + 2 * UNIT_ROUNDOFF)
 
 
 def unwritten(x: np.ndarray) -> np.ndarray:
@@ -176,12 +148,11 @@ def unwritten(x: np.ndarray) -> np.ndarray:
     return np.full(x.shape, UNWRITTEN[size]).view(x.dtype)
 
 
-def first_wrong(y: np.ndarray, expected: Expected) -> str:
+def first_wrong(y: np.ndarray, exact: Exact) -> str:
     """The first difference of y from the expected values in a sentence, or "" if there is none."""
-    values, allowed = expected
-    seen = y.astype(np.float64)
+    values, seen = exact.value, y.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        right = (np.abs(seen - values) <= allowed) | (seen == values)
+        right = (np.abs(seen - values) <= allowed(exact, y.dtype)) | (seen == values)
     right |= np.isnan(values) & np.isnan(seen)
     size = y.dtype.itemsize
     missing = y.view(UNWRITTEN[size].dtype) == UNWRITTEN[size]

@@ -8,14 +8,13 @@ from functools import partial
 from .attempt import (
     Goal,
     Shape,
+    backward,
     copy,
     log_softmax,
     minus_target,
     softmax,
     softmax_of_columns,
     softmax_of_seen,
-    way_back_from_x,
-    way_back_of_log,
 )
 from .conditions import (
     Condition,
@@ -289,14 +288,14 @@ EXERCISES: dict[str, Exercise] = {
         columns=True,
     ),
     "14_log": Exercise(
-        way_back_of_log,
+        partial(backward, log=1),
         "y is the way back of log-softmax, for each row",
         ((3, 5), (40, 64), (64, 509), (5, 301)),
         (moves(1, (64, 509), (5, 301)), in_registers((64, 509), (5, 301))),
         special=0,
     ),
     "14_merge": Exercise(
-        way_back_from_x,
+        backward,
         "y is softmax's way back where dy is x, for each row",
         USUAL,
         (moves(2, *CLAIMED), coalesced(*CLAIMED)),
