@@ -14,10 +14,10 @@ import numpy as np
 
 from ..run.references import make_input, special_rows
 from ..simt import Counters, Finding, Findings, Trace
+from ..simt.hardware import SECTOR
 from ..simt.words import are, counted
 from .attempt import Attempt, Execution, Goal, Shape, first_wrong, limit, unwritten
 
-SECTOR = 32
 WAITING = 100_000  # instructions after which a thread has polled often enough for a message
 TIMES = ("never", "once", "twice", "three times", "four times")
 

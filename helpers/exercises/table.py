@@ -57,6 +57,8 @@ SERIAL = (3, 5), (40, 64), (64, 128), (3, 300)  # for one thread per row, which 
 PACKS = (3, 4), (40, 64), *CLAIMED  # rows of whole float4s
 SOFTMAX_OF_COLUMNS = softmax_of_columns, "y is the softmax of each column"
 COLUMNS = (3, 5), (64, 96), (128, 40), (100, 33)  # rows that fit the registers of eight warps
+MINUS_TARGET = minus_target, "y is softmax, less 1 in the target's column"
+SEEN = "y is the softmax of what each row sees"
 MESSAGES = (8, 2048), (3, 2047)  # so long that messages are negligible
 
 
@@ -67,21 +69,13 @@ def any_columns(rows: int, cols: int) -> tuple[int, int]:
     return 2 * once, once
 
 
+ONCE = moves(1, *CLAIMED), coalesced(*CLAIMED)
+TWICE = moves(2, *CLAIMED), coalesced(*CLAIMED)
+A_COPY = Exercise(copy, "y equals x", USUAL, ONCE, special=0)
+
 EXERCISES: dict[str, Exercise] = {
-    "00_copy_a_row": Exercise(
-        copy,
-        "y equals x",
-        USUAL,
-        (moves(1, *CLAIMED), coalesced(*CLAIMED)),
-        special=0,
-    ),
-    "00_flat_copy": Exercise(
-        copy,
-        "y equals x",
-        USUAL,
-        (moves(1, *CLAIMED), coalesced(*CLAIMED)),
-        special=0,
-    ),
+    "00_copy_a_row": A_COPY,
+    "00_flat_copy": A_COPY,
     "01_columns": Exercise(
         *SOFTMAX_OF_COLUMNS,
         ((3, 5), (64, 40), (64, 128), (8, 300)),
@@ -100,7 +94,7 @@ EXERCISES: dict[str, Exercise] = {
     "03_tree": Exercise(
         *SOFTMAX,
         USUAL,
-        (a_tree((3, 300), 150), moves(2, *CLAIMED), coalesced(*CLAIMED)),
+        (a_tree((3, 300), 150), *TWICE),
     ),
     "04_eight_lanes": Exercise(
         *SOFTMAX,
@@ -259,7 +253,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "12_causal": Exercise(
         softmax_of_seen,
-        "y is the softmax of what each row sees",
+        SEEN,
         ((3, 8), (40, 64), (64, 512), (70, 36)),
         (
             loads_seen_packs(None, (40, 64), (64, 512), (70, 36)),
@@ -268,7 +262,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "12_window": Exercise(
         partial(softmax_of_seen, window=64),
-        "y is the softmax of what each row sees",
+        SEEN,
         ((3, 8), (40, 64), (200, 512), (70, 36)),
         (
             loads_seen_packs(64, (40, 64), (200, 512), (70, 36)),
@@ -298,19 +292,17 @@ EXERCISES: dict[str, Exercise] = {
         backward,
         "y is softmax's way back where dy is x, for each row",
         USUAL,
-        (moves(2, *CLAIMED), coalesced(*CLAIMED)),
+        TWICE,
         special=0,
     ),
     "15_target": Exercise(
-        minus_target,
-        "y is softmax, less 1 in the target's column",
+        *MINUS_TARGET,
         ((3, 5), (40, 64), (64, 509), (5, 301)),
         (moves(1, (64, 509), (5, 301)), in_registers((64, 509), (5, 301))),
     ),
     "15_lse": Exercise(
-        minus_target,
-        "y is softmax, less 1 in the target's column",
+        *MINUS_TARGET,
         USUAL,
-        (moves(2, *CLAIMED), coalesced(*CLAIMED)),
+        TWICE,
     ),
 }
