@@ -159,7 +159,7 @@ def curves(
         marker = known.marker if known else next(markers)
         stands_out = label in marked or not marked
         width = 3 if label in marked else 2
-        shape = {"marker": marker or None, "linestyle": known.line if known else "-"}
+        shape = {"marker": marker or None, "linestyle": known.linestyle if known else "-"}
         axes.plot(xs, ys, color=color, linewidth=width, markersize=5.5, **shape)
         ink = color if stands_out else style.DARK
         ends.append(labels.End(xs[-1], ys[-1], label, ink, 10, label in marked))
@@ -311,7 +311,7 @@ def _marked(mark: str | Collection[str] | None, known: Sequence[str]) -> set[str
 def _look(label: str) -> style.Look | None:
     """The style of a step, a copy or a baseline in all figures; None for another label."""
     try:
-        return style.look_of(label)
+        return style.look(label)
     except ValueError:
         return None
 

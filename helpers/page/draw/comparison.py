@@ -186,18 +186,14 @@ def _lines(cases: Sequence[Comparison], title: str):
     axes.axhline(1, color=style.BLACK, linestyle="--", linewidth=1.5)
     ends = []
     for name, timed in _named(cases).items():
-        known = style.look_of(name)
+        look = style.look(name)
         timed = sorted(timed, key=lambda case: case.cols)
         cols, shares = [case.cols for case in timed], [_share(case, name) for case in timed]
         bold = name == OURS
         wide = {"linewidth": 3.4, "markersize": 7} if bold else {"linewidth": 1.5, "markersize": 5}
-        line = {"color": known.color, "marker": known.marker, "linestyle": known.line}
-        axes.plot(cols, shares, **line, **wide)
-        ends.append(
-            labels.End(
-                cols[-1], shares[-1], title_of(name), known.color, 11.5 if bold else 10, bold
-            )
-        )
+        axes.plot(cols, shares, **look._asdict(), **wide)
+        size = 11.5 if bold else 10
+        ends.append(labels.End(cols[-1], shares[-1], title_of(name), look.color, size, bold))
     charts.scales(axes, [case.cols for case in cases], True, False)
     columns = sorted({case.cols for case in cases})
     axes.set_xticks(columns[:: 1 if len(columns) < 8 else 2])
@@ -218,15 +214,11 @@ def _bars(cases: Sequence[Comparison], title: str):
         for case in cases
     }
     unit = "fraction of copy bandwidth"
-    limit, colors = (
-        ("a copy", 1.0),
-        {title_of(name): style.look(name)[0] for name in _named(cases)},
-    )
     chart = charts.bar_chart(
         *(values, title, unit),
         mark=OURS,
-        limit=limit,
-        colors=colors,
+        limit=("a copy", 1.0),
+        colors={title_of(name): style.look(name).color for name in _named(cases)},
         form=lambda share: f"{share:.2f}" if share >= 0.005 else "<0.01",
     )
     return chart.figure

@@ -78,12 +78,12 @@ def _says(entries: Sequence[Entry]) -> str:
 
 def _draw(entries: Sequence[Entry], title: str, gpu: str) -> Figure:
     figure, axes = style.chart(title, 1.3 + 0.3 * len(entries))
-    inks = [style.look(entry.step)[0] for entry in entries]
-    for row, (entry, ink) in enumerate(zip(entries, inks, strict=True)):
+    looks = [style.look(entry.step) for entry in entries]
+    inks = [look.color for look in looks]
+    for row, (entry, (ink, marker, _)) in enumerate(zip(entries, looks, strict=True)):
         said = [entry.ours, *([] if entry.mine is None else [entry.mine])]
         ends = min(entry.measured, *said), max(entry.measured, *said)
         axes.plot(ends, [row, row], color=style.PALE, linewidth=2, zorder=2)
-        marker = style.look(entry.step)[1]
         axes.plot(entry.measured, row, marker=marker, color=ink, markersize=8, zorder=3)
         for share, edge in zip(said, (ink, style.BLACK), strict=False):
             hollow = {"markerfacecolor": "none", "markeredgecolor": edge, "markeredgewidth": 1.8}

@@ -66,7 +66,7 @@ def plans(
 def _paint(file: str) -> dict[str, object]:
     """The colour of a kernel's step; a kernel without a notebook is hatched."""
     hatch = {"hatch": "////"} if file in PRODUCTION else {}
-    return {"facecolor": style.look(file)[0], "edgecolor": "white", "linewidth": 0.3, **hatch}
+    return {"facecolor": style.look(file).color, "edgecolor": "white", "linewidth": 0.3, **hatch}
 
 
 def _field(axes: Axes, point: Tuned, color: tuple[float, ...] | None) -> None:

@@ -95,10 +95,8 @@ def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -
     axes, shown = figure.axes[0], 0
     for step, case in (here or {}).items():
         if case.dtype == "float32" and case.family != "few":
-            color, marker = style.look(step)
-            axes.plot(
-                case.cols, case.gbps, marker, color=color, markersize=10, markeredgecolor="black"
-            )
+            look = {**style.look(step)._asdict(), "linestyle": ""}
+            axes.plot(case.cols, case.gbps, markersize=10, markeredgecolor="black", **look)
             shown += 1
     if shown:
         says = "ringed: measured here, now; lines: recorded"
@@ -211,7 +209,7 @@ class Pair:
 
     def said(self, mine: float | None) -> list[tuple[float, str, str]]:
         """(share of a copy, who said it, colour) of the predictions."""
-        ours = self.expected, "predicted", style.look(self.after.step)[0]
+        ours = self.expected, "predicted", style.look(self.after.step).color
         return [said for said in (ours, (mine, "yours", style.BLACK)) if said[0] is not None]
 
     @property
@@ -280,15 +278,19 @@ def _name(record: Record) -> str:
 def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
     figure, axes = style.chart(pair.finding, 4.3)
     after, before, ends = pair.after, pair.before, []
-    color, marker = style.look(after.step)
+    color, marker, _ = style.look(after.step)
     context = _context(pair)
     for record in context:
-        look = {"color": CONTEXT, "marker": style.look(record.step)[1], "linewidth": 1.1}
+        look = {"color": CONTEXT, "marker": style.look(record.step).marker, "linewidth": 1.1}
         cases = [*pair.cases(record).values()]
         ends.append(_line(axes, cases, record.step, FAINT, style.SMALL, markersize=3, **look))
     ends += _torch(axes, pair)
     if pair.earlier:
-        look = {"color": style.DARK, "marker": style.look(before.step)[1] or "o", "linewidth": 1.8}
+        look = {
+            "color": style.DARK,
+            "marker": style.look(before.step).marker or "o",
+            "linewidth": 1.8,
+        }
         ends.append(_line(axes, [*pair.earlier.values()], _name(before), markersize=5, **look))
     copies = _copies(pair, [record for record in (before, after) if record])
     if after.step == COPY:
@@ -344,9 +346,8 @@ def _line(
 
 
 def _torch(axes: Axes, pair: Pair) -> list[labels.End]:
-    look = style.look_of("torch")._asdict()
     cases = [*pair.torch.values()]
-    look = {"linestyle": look.pop("line"), "linewidth": 1.6, "markersize": 4, **look}
+    look = {"linewidth": 1.6, "markersize": 4, **style.look("torch")._asdict()}
     return [_line(axes, cases, "PyTorch", **look)] if cases else []
 
 
@@ -453,8 +454,8 @@ def _diamonds(
 def _bars(pair: Pair, mine: float | None) -> Figure:
     """Bars of microseconds at each of the few-row shapes; PyTorch's may leave the figure."""
     name, said = _name(pair.after), pair.said(mine)
-    colors = {name: style.look(pair.after.step)[0], "a copy": style.BLACK}
-    colors["PyTorch"] = style.look("torch")[0]
+    colors = {name: style.look(pair.after.step).color, "a copy": style.BLACK}
+    colors["PyTorch"] = style.look("torch").color
     values: dict[str, dict[str, float]] = {}
     for shape, case in pair.own.items():
         parts = values[Problem(*shape).place()] = {name: case.median_us}
@@ -495,8 +496,7 @@ def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, P
     figure, axes = style.chart(pair.finding, 4.6)
     ends = []
     for record in shown:
-        color, marker = style.look(record.step)
-        look = {"color": color, "marker": marker, "linewidth": 1.8, "markersize": 5.5}
+        look = {"linewidth": 1.8, "markersize": 5.5, **style.look(record.step)._asdict()}
         ends.append(_line(axes, [*pair.cases(record).values()], _name(record), **look))
     copies = _copies(pair, shown)
     ends += [*_torch(axes, pair), _copy(axes, copies)]

@@ -91,7 +91,7 @@ class Look(NamedTuple):
 
     color: str
     marker: str | tuple[int, int, int]
-    line: str = "-"
+    linestyle: str = "-"
 
 
 OTHERS = {
@@ -109,17 +109,12 @@ OTHERS = {
 }
 
 
-def look(step: str) -> tuple[str, str | tuple[int, int, int]]:
-    """(colour, marker) of a step of the catalogue, of a variant or a trial of it (its step's), of
-    "copy", "torch" (eager PyTorch), another baseline of the comparison, or "ours" in it.
+def look(step: str) -> Look:
+    """How a step of the catalogue looks, a variant or a trial of it (as its step), "copy", "torch"
+    (eager PyTorch), another baseline of the comparison, or "ours" in it.
 
     The marker of a copy is "": it has none. Raises `ValueError` that says which names there are.
     """
-    return look_of(step)[:2]
-
-
-def look_of(step: str) -> Look:
-    """Colour, marker and line style of what `look` takes."""
     if step in OTHERS:
         return OTHERS[step]
     if not re.match(r"(variants/)?\d\d_", step):

@@ -68,7 +68,7 @@ def test_a_map_of_plans_has_a_field_for_each_point_in_its_kernels_colour(shown) 
     for packed, axes in zip((True, False), figure.axes, strict=True):
         here = [point for point in points if point.problem.packed == packed]
         for point, field in zip(here, axes.patches, strict=True):
-            colour = matplotlib.colors.to_rgba(style.look(point.trial)[0])
+            colour = matplotlib.colors.to_rgba(style.look(point.trial).color)
             assert field.get_facecolor() == colour and field.get_x() == math.log2(point.cols[0])
         lengths = {tuple(point.cols): [] for point in here}
         for point, field in zip(here, axes.patches, strict=True):

@@ -154,7 +154,7 @@ def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, 
     assert {UNFUSED, "01_x", "02_x", "04_x", "a copy"} < {*words(figure)}
     assert not {"03_x", "05_x"} & {*words(figure)}
     pale = [line for line in figure.axes[0].lines if line.get_color() == step.CONTEXT]
-    assert [line.get_marker() for line in pale] == [style.look(n)[1] for n in (UNFUSED, "01_x")]
+    assert [line.get_marker() for line in pale] == [style.look(n).marker for n in (UNFUSED, "01_x")]
     assert complaints(figure) == []
     draw.step(after, before)
     assert "01_x" not in words(shown.take()[0]), "measured on another GPU"
@@ -165,7 +165,7 @@ def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, s
     monkeypatch.setattr(step, "recorded_beside", lambda record: [beside])
     draw.step(steady("07_x"))
     figure, _, _ = shown.take()
-    color = style.look("07_x")[0]
+    color = style.look("07_x").color
     assert "NVIDIA H200, 2030-01-02" in words(figure)
     assert {f"{color} :", f"{color} -"} < {*lines(figure)}
     (bold,) = [text for text in figure.axes[0].texts if text.get_text() == "07_x"]
@@ -192,8 +192,8 @@ def test_pytorch_is_drawn_from_the_comparison_until_it_is_recorded(
     assert eager("sweep") == [] and step.eager("bfloat16", "grid", made_up.FOLDER) == []
     draw.step(after)
     figure, _, sentence = shown.take()
-    look = style.look_of("torch")
-    assert lines(figure)[f"{look.color} {look.line}"] == [32, 4096]
+    look = style.look("torch")
+    assert lines(figure)[f"{look.color} {look.linestyle}"] == [32, 4096]
     assert "PyTorch" in words(figure) and "(PyTorch 0.78)" in sentence
     store.write(Case, made_up.FOLDER, steady(TORCH, GRID_SHAPES, us=50.0).cases)
     assert [case.shape for case in eager("grid")] == [*GRID_SHAPES]
@@ -234,7 +234,7 @@ def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> N
     )
     (point,) = ringed
     assert (point.get_xdata()[0], point.get_ydata()[0]) == (4096, here["02_x"].gbps)
-    assert (point.get_color(), point.get_marker()) == style.look("02_x")
+    assert (point.get_color(), point.get_marker()) == style.look("02_x")[:2]
     said = [any("measured here" in text.get_text() for text in f.axes[0].texts) for f in saved]
     assert (said, plain) == ([True, False], [])
     with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):

@@ -76,17 +76,17 @@ def complaints(looks: dict[str, style.Look]) -> list[str]:
         for view in SEEN:
             if (far := distance(first.color, second.color, view)) < APART:
                 found.append(f"{one} and {other}: {far:.1f} apart in {view}")
-        if (first.marker, first.line) == (second.marker, second.line):
+        if (first.marker, first.linestyle) == (second.marker, second.linestyle):
             found.append(f"{one} and {other}: alike in grey")
     return found
 
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_lines_that_share_a_figure_are_apart(figure: str) -> None:
-    assert complaints({name: style.look_of(name) for name in FIGURES[figure]}) == []
+    assert complaints({name: style.look(name) for name in FIGURES[figure]}) == []
 
 
-COLORS = {style.look(name)[0] for name in (*STEPS, *style.OTHERS)}
+COLORS = {style.look(name).color for name in (*STEPS, *style.OTHERS)}
 COLORS |= {style.GREEN, style.RED, style.ORANGE, style.PINK, style.GREY, *charts.PARTS}
 
 
@@ -110,22 +110,22 @@ def test_black_or_white_can_be_read_on_any_colour() -> None:
 
 
 def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
-    looks = [style.look_of(name) for name in (*STEPS, registry.UNFUSED, "torch")]
+    looks = [style.look(name) for name in (*STEPS, registry.UNFUSED, "torch")]
     assert len({look.marker for look in looks}) == len(looks)
     for one, other in itertools.combinations(STEPS[:11], 2):
-        assert style.look(one)[0] != style.look(other)[0]
+        assert style.look(one).color != style.look(other).color
     for one, other in itertools.pairwise(STEPS):
-        light = [lab(linear(style.look(name)[0]))[0] for name in (one, other)]
+        light = [lab(linear(style.look(name).color))[0] for name in (one, other)]
         assert abs(light[0] - light[1]) >= GREY_APART, (one, other)
 
 
 def test_whatever_is_recorded_has_a_look_and_a_trial_that_of_its_step() -> None:
     for name in (*registry.known_steps(), *baselines.BASELINES):
-        color, marker = style.look(name)
+        color, marker, _ = style.look(name)
         assert color.startswith("#") and marker is not None
     assert style.look("06_registers-PACKS2") == style.look("06_registers")
     assert style.look("variants/04_shuffle_pairs") == style.look("04_shuffle")
-    assert style.look("00_copy") == style.look("copy") == ("#000000", "")
+    assert style.look("00_copy") == style.look("copy") == ("#000000", "", "--")
     for unknown in ("naive", "16 bytes", ""):
         with pytest.raises(ValueError, match="is not a step, such as 01_naive, and none of copy"):
             style.look(unknown)
