@@ -99,7 +99,7 @@ class Shown:
 
     @property
     def block(self) -> int:
-        return block_number(self.trace, self.access)
+        return block_number(self.trace, self.access.block)
 
     @property
     def lanes(self) -> int:
@@ -171,9 +171,9 @@ class Shown:
         return [turn for group in self.groups for turn in group]
 
 
-def block_number(trace: Trace, access: WatchedAccess) -> int:
-    """The linear index of the block of an access."""
-    (x, y, z), (wide, high, _) = access.block, trace.shape.grid
+def block_number(trace: Trace, block: Place) -> int:
+    """The linear index of a block."""
+    (x, y, z), (wide, high, _) = block, trace.shape.grid
     return x + wide * (y + high * z)
 
 
@@ -230,11 +230,13 @@ def _access(trace: Trace, memory: str, which: Which) -> WatchedAccess:
     number = _line_number(trace, line, sorted({one.line for one in reached}), memory)
     here = [one for one in reached if one.line == number]
     ours = [
-        one for one in here if one.warp == warp and block in (one.block, block_number(trace, one))
+        one
+        for one in here
+        if one.warp == warp and block in (one.block, block_number(trace, one.block))
     ]
     who = f"warp {warp} of block {block}"
     if not ours:
-        there = sorted({(block_number(trace, one), one.warp) for one in here})
+        there = sorted({(block_number(trace, one.block), one.warp) for one in here})
         some = ", ".join(f"warp {w} of block {b}" for b, w in there[:4])
         more = f" and {len(there) - 4} more" if len(there) > 4 else ""
         raise ValueError(

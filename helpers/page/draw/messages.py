@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from ...base.arguments import checked
 from ...simt import Trace, WatchedAccess
-from ...simt.geometry import Place
 from ...simt.words import counted
-from .accesses import check_followed, in_order, pieces_of, shared_arrays
+from .accesses import block_number, check_followed, in_order, pieces_of, shared_arrays
 from .canvas import Box, canvas, rounded, words
 from .style import BLUE, DARK, GREY, PAGE, finish
 
@@ -60,22 +59,16 @@ def messages(trace: Trace) -> None:
 def sent(trace: Trace) -> Mail:
     """Collect the messages of a run. Raises what `messages` raises."""
     check_followed(trace)
-    across, up, _ = trace.shape.grid
     talked, mail = shared_arrays(trace), Mail()
     stored: dict[tuple[str, int], tuple[int, int]] = {}  # piece of memory -> (block, message)
     seen: set[tuple[int, int]] = set()  # (block, message)
     number = 0
-
-    def linear(place: Place) -> int:
-        return place[0] + across * (place[1] + up * place[2])
-
     for event, accesses in in_order(trace):
-        block = linear(event.block)
+        block = block_number(trace, event.block)
         for one in accesses:
             if one.memory == "remote":
-                pair = (
-                    (linear(one.owner), block) if one.kind == "load" else (block, linear(one.owner))
-                )
+                other = block_number(trace, one.owner)
+                pair = (other, block) if one.kind == "load" else (block, other)
                 mail.post(*pair, one, int(one.mask.sum()))
             elif one.memory == "global" and one.array in talked:
                 for _, pieces in pieces_of(one):

@@ -10,7 +10,7 @@ import numpy as np
 from ...base.arguments import checked
 from ...simt import Trace
 from ...simt.hardware import WARP
-from .accesses import in_words
+from .accesses import block_number, in_words
 from .canvas import NAME, Box, canvas, words
 from .style import (
     BLUE,
@@ -147,7 +147,6 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
     block, thread = np.full(count, NOBODY), np.zeros(count, np.int64)
     several = {unit: np.zeros(count, bool) for unit in UNITS}
     times, width = np.zeros((2, count), np.int64)
-    across, up, _ = trace.shape.grid
     for one in (access for access in ours if access.kind == kind):
         per_lane = max(1, one.width // size)
         first = trace.arrays[array].numbers(one.offsets[one.mask])
@@ -159,7 +158,7 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
         inside = (places >= 0) & (places < count)
         places, threads = places[inside], threads[inside]
         np.add.at(times, places, 1)
-        number = one.block[0] + across * (one.block[1] + up * one.block[2])
+        number = block_number(trace, one.block)
         free = block[places] == NOBODY
         block[places[free]], thread[places[free]] = number, threads[free]
         width[places[free]] = one.width

@@ -93,7 +93,7 @@ def reduction(trace: Trace, block: int | Place = 0) -> None:
 
     Raises `ValueError` for a block that the trace does not follow.
     """
-    _draw(follow(trace, block), f"how block {block} merges its values")
+    _draw(follow(trace, block), f"block {block}")
 
 
 # ---- reading the trace --------------------------------------------------------------------------
@@ -303,7 +303,8 @@ def _written(held: dict[tuple[int, int], dict[int, np.ndarray]]) -> dict[tuple, 
 # ---- drawing ------------------------------------------------------------------------------------
 
 
-def _draw(found: Reduction, title: str) -> None:
+def _draw(found: Reduction, block: str) -> None:
+    title = f"how {block} merges its values"
     pitch = (RIGHT - LEFT) / found.threads
     widest = max((len(text) for some in found.values.values() for text in some), default=0)
     values = found.values if widest * LETTER < pitch - 4 else {}
@@ -337,7 +338,7 @@ def _draw(found: Reduction, title: str) -> None:
         words(axes, LEFT, rows[0] + 28, "no value goes from one thread to another", color=DARK)
     _nodes(axes, dots, values, at, rows, pitch)
     _labels(axes, found.levels, rows, [y for y, _ in lines])
-    finish(axes.figure, title, _sentence(found, title))
+    finish(axes.figure, title, _sentence(found, block))
 
 
 def _columns(axes, threads: int, at, bottom: float) -> None:
@@ -435,8 +436,7 @@ def _nodes(axes, dots: Iterable[tuple[int, int]], values: dict, at, rows, pitch:
 # ---- the sentence -------------------------------------------------------------------------------
 
 
-def _sentence(found: Reduction, title: str) -> str:
-    block = title.removeprefix("how ").split(" merges")[0]
+def _sentence(found: Reduction, block: str) -> str:
     levels = [level for level in found.levels if level.edges and not level.to_all]
     barriers = sum(isinstance(part, Meeting) for part in found.parts)
     if not levels:
