@@ -1,4 +1,4 @@
-"""What the README says of a comparison that is made up here."""
+"""What the README would say of cases that the records, which it shows, do not have."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from helpers.measure.comparison import DTYPES, Added, Comparison
 from helpers.measure.pipelines import Pipeline
 from helpers.measure.problem_groups import GROUPS
 from helpers.page import comparison_text
-from helpers.problem.shapes import COMPARED_TABLE, compared_shapes
+from helpers.problem.shapes import compared_shapes
 from tests import made_up
 from tests.made_up import DEVICE, OURS, pipeline_case
 
@@ -42,49 +42,6 @@ def rows_of(block: str) -> dict[str, list[str]]:
     """First cell -> the others, for each line of the Markdown tables; of equal ones the last."""
     lines = [line.strip("| ").split(" | ") for line in block.splitlines() if line[:1] == "|"]
     return {first: cells for first, *cells in lines}
-
-
-def test_each_case_has_its_shares_its_speedup_and_its_verdict(record_comparison) -> None:
-    block = record_comparison(
-        comparison_case(65536, 4096, quack=9.5),
-        comparison_case(65536, 4096, "bfloat16"),
-        comparison_case(1, 32000, liger=12.5),
-        comparison_case(64, 640),  # asked for by hand: not in the table
-    )
-    page = comparison_text.every_case()
-    rows = rows_of(page)
-    assert rows["1 x 32000"] == [
-        *(f"`{OURS}`", "0.97 (10.00 us)", "-", "Liger", "0.78 (12.50 us)"),
-        *("1.250 (1.248&nbsp;to&nbsp;1.252)", "ahead"),
-    ]
-    lost = page[: page.index("## Softmax in bfloat16")]
-    assert rows_of(lost)["65536 x 4096"][-2:] == ["0.950 (0.948&nbsp;to&nbsp;0.952)", "**lost**"]
-    assert "64 x 640" not in rows
-    said = "Of 3 cases: 2 ahead, 1 lost (65536 x 4096 float32 to QuACK by 5.0%)."
-    assert f"\n{said} {comparison_text.OUTSIDE}\n" in block and "65536 x 4096" not in rows_of(block)
-    for text in (block, page):
-        assert (
-            "recorded on NVIDIA Test, last updated on 2030-01-02 (driver 1, torch 2.11.0)" in text
-        )
-    assert "(notebooks/records/nvidia-h200/comparison.md)" in block
-    assert "float32.png" in block and "bfloat16.png" in block
-
-
-def test_families_are_counted_with_their_least_speedup(record_comparison) -> None:
-    block = record_comparison(
-        comparison_case(65536, 4096, quack=9.5),
-        comparison_case(32768, 8192),
-        comparison_case(1, 32000, liger=12.5),
-    )
-    rows = rows_of(block)
-    large = len([s for s in compared_shapes("float32") if s[0] * s[1] == 2**28])
-    assert rows["2^28 elements"][:2] == [
-        f"1 ahead, 1 lost, {large - 2} not compared",
-        "0.950, QuACK at 65536 x 4096",
-    ]
-    assert rows["few rows"][:2] == ["1 ahead, 4 not compared", "1.25, Liger at 1 x 32000"]
-    assert rows["few rows"][2:] == ["5 not compared", "-"]
-    assert {*COMPARED_TABLE, "all"} <= set(rows)
 
 
 def test_no_unsupported_vanishes(record_comparison, monkeypatch) -> None:
@@ -119,13 +76,6 @@ def test_no_unsupported_vanishes(record_comparison, monkeypatch) -> None:
     ]
     assert rows["vocabularies"][0] == "4 unsupported, 15 not compared"
     assert rows["rows that start anywhere"][0] == "3 unsupported, 7 not compared"
-
-
-def test_marks_say_what_is_older(record_comparison, monkeypatch) -> None:
-    monkeypatch.setattr(Comparison, "is_current", lambda case: False)
-    block, page = record_comparison(comparison_case(1, 32000)), comparison_text.every_case()
-    assert rows_of(page)["1 x 32000"][1] == "0.97 (10.00 us)#"
-    assert " #: ours was" in block and "\n#: ours was" in page
 
 
 def test_cases_of_other_versions_than_were_compared_with_last_are_counted(
@@ -200,16 +150,6 @@ def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:
     ]
     named = "gradient of softmax at 8192 x 8192, evicted, than Liger by 11.0% ("
     assert f"\nSlower there: {named}" in block
-
-
-def test_softmax_back_to_back_names_what_is_slower(told) -> None:
-    slower = pipeline_case([10.0], 4096, 256, "bfloat16", quack=9.95)
-    level = pipeline_case([10.0], 4096, 1024, "bfloat16", quack=10.0)
-    told(linked=[slower, level])
-    block = comparison_text.comparison_block(PICTURES)
-    assert rows_of(block)["bfloat16"][0] == "1 level, 1 level (slower)"
-    assert block.count("4096 x 256 bfloat16, fresh, than QuACK by 0.5% (") == 1
-    assert "4096 x 1024 bfloat16, fresh" not in block
 
 
 # ---- less precise -------------------------------------------------------------------------------

@@ -80,23 +80,6 @@ def test_warps_that_wait_are_some_of_those_that_are_active(case, seen) -> None:
         assert 0 < sum(shares) < 1.05, "a warp waits for one thing at a time"
 
 
-def test_bytes_in_flight_obey_littles_law() -> None:
-    step, shape = profile.FAR_COPY, profile.REFERENCE_SHAPE
-    in_flight = profile.of(step, *shape).bytes_in_flight()
-    assert in_flight == profile.of(step, *shape).waiting_warps() * 128
-    assert profile.of(step, *shape).bytes_in_flight(lane_bytes=16) == 4 * in_flight
-    case = load_record(step).case(*shape)
-    got = 4 * shape[0] * shape[1] / 132 / (1000 * case.median_us)  # bytes a nanosecond, of an SM
-    assert profile.of(step, *shape).read_rate() == pytest.approx(got)
-    assert profile.of(step, *shape).latency_ns() == pytest.approx(in_flight / got)
-    # At the rate of the copy, which is faster by the share that the slow one reaches.
-    share = case.median_us / load_record("00_copy").case(*shape).median_us
-    assert profile.bytes_needed() == pytest.approx(in_flight * share)
-    assert profile.bytes_needed(2, latency=100) == pytest.approx(
-        200 * profile.of("00_copy", *shape).read_rate()
-    )
-
-
 @each_case
 def test_memory(case, seen) -> None:
     size = 2 if case.dtype == "bfloat16" else 4
@@ -127,18 +110,6 @@ def test_a_wide_request_asks_for_a_seventeenth_sector_in_half_of_the_odd_rows() 
         assert asked == pytest.approx(1 + 1 / 2 / 16, abs=0.001)
         # L1 had most of them, the L2 the rest: x is read once, so hits are of shared sectors.
         assert 1 <= seen.dram_passes[0] < 1.001 < asked * (1 - seen.l1_hits)
-
-
-def test_speed_of_the_copy() -> None:
-    record = load_record("04_shuffle")
-    case = record.case(*REFERENCE_SHAPE)
-    assert profile.clock_hz(record) == HERTZ
-    columns = 2**28 / (case.copy_us * 1e-6)
-    assert profile.of("04_shuffle", *REFERENCE_SHAPE).copied_per_second == pytest.approx(columns)
-    slots = 132 * 128 * HERTZ / columns
-    assert profile.of("04_shuffle", *REFERENCE_SHAPE).slots_per_column == pytest.approx(slots)
-    copied = profile.of("04_shuffle", *REFERENCE_SHAPE).copied_per_clock
-    assert copied * slots == pytest.approx(128), "lanes that an SM serves in a clock"
 
 
 def test_blocks_that_fit() -> None:
