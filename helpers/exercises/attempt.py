@@ -29,15 +29,11 @@ class Execution:
     x: np.ndarray
     y: np.ndarray
     trace: Trace
+    file: str
 
     @property
     def counters(self) -> Counters:
         return self.trace.counters
-
-    @property
-    def place(self) -> str:
-        rows, cols = self.x.shape
-        return f"At {rows} x {cols}"
 
     @property
     def passes(self) -> tuple[float, float]:
@@ -78,7 +74,7 @@ class Attempt:
         if key not in self._runs:
             y = unwritten(x)
             trace = self.bind(*x.shape).simulate(x, y, instruction_limit=limit(x.shape))
-            self._runs[key] = Execution(x, y, trace)
+            self._runs[key] = Execution(x, y, trace, self.file)
         return self._runs[key]
 
     def watch(self, shape: Shape) -> Trace:

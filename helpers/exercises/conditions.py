@@ -39,74 +39,58 @@ def _of_runs(
 ) -> Condition:
     """The condition that no run at these shapes gives a complaint."""
     return Condition(
-        asked, lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes)
+        asked, lambda attempt: first(_at(run, complaint(run)) for run in map(attempt.run, shapes))
     )
+
+
+def _at(run: Execution, complaint: str) -> str:
+    """A complaint with its shape."""
+    return f"At {' x '.join(map(str, run.x.shape))}, {complaint}" if complaint else ""
 
 
 # ---- of every exercise ------------------------------------------------------------------------
 
 
 def compiles(shape: Shape) -> Condition:
-    def complaint(attempt: Attempt) -> str:
-        attempt.run(shape)  # compiler errors are raised
-        return ""
-
-    return Condition("it compiles", complaint)
+    return _of_runs("it compiles", lambda run: "", (shape,))  # compiler errors are raised
 
 
 def no_bug(shapes: tuple[Shape, ...]) -> Condition:
-    return Condition(
-        "it ends, and the SIMT machine finds no bug",
-        lambda attempt: first(_bug(attempt.run(shape), attempt) for shape in shapes),
-    )
+    return _of_runs("it ends, and the SIMT machine finds no bug", _bug, shapes)
 
 
 def right(asked: str, goal: Goal, shapes: tuple[Shape, ...]) -> Condition:
-    return _of_runs(asked, lambda run: _wrong(run, goal), shapes)
+    return _of_runs(asked, lambda run: first_wrong(run.y, goal(run.x)), shapes)
 
 
-def right_special(goal: Goal, cols: int, columns: bool) -> Condition:
-    """Right for rows (or columns) of `cols` elements with -inf, NaN and +inf."""
-    lines = "columns" if columns else "rows"
-    return _right_on(
-        f"so it is for {lines} with -inf, NaN and +inf",
-        goal,
-        lambda dtype: _turned(special_rows(cols, dtype), columns),
-    )
+def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
+    """Right for rows (or columns) of `cols` elements where the exponential with a wrong maximum
+    overflows, and softmax itself underflows; and for those with -inf, NaN and +inf."""
+    lines, across = ("columns", "rows") if columns else ("rows", "columns")
+
+    def right_on(asked: str, make: Callable[[str], np.ndarray]) -> Condition:
+        def complaint(attempt: Attempt) -> str:
+            x = make(attempt.dtype)
+            run = attempt.run_on(asked, np.ascontiguousarray(x.T) if columns else x)
+            return _at(run, _bug(run) or first_wrong(run.y, goal(run.x)))
+
+        return Condition(asked, complaint)
+
+    return [
+        right_on(
+            f"so it is where {across} differ by hundreds",
+            lambda dtype: 20 * make_input(8, cols, dtype=dtype),
+        ),
+        right_on(
+            f"so it is for {lines} with -inf, NaN and +inf",
+            lambda dtype: special_rows(cols, dtype),
+        ),
+    ]
 
 
-def right_far_apart(goal: Goal, cols: int, columns: bool) -> Condition:
-    """Right where the exponential with a wrong maximum overflows, and softmax itself underflows."""
-    lines = "rows" if columns else "columns"
-    return _right_on(
-        f"so it is where {lines} differ by hundreds",
-        goal,
-        lambda dtype: _turned(20 * make_input(8, cols, dtype=dtype), columns),
-    )
-
-
-def _right_on(asked: str, goal: Goal, make: Callable[[str], np.ndarray]) -> Condition:
-    def complaint(attempt: Attempt) -> str:
-        run = attempt.run_on(asked, make(attempt.dtype))
-        return _bug(run, attempt) or _wrong(run, goal)
-
-    return Condition(asked, complaint)
-
-
-def _turned(x: np.ndarray, columns: bool) -> np.ndarray:
-    return np.ascontiguousarray(x.T) if columns else x
-
-
-def _bug(run: Execution, attempt: Attempt) -> str:
+def _bug(run: Execution) -> str:
     findings = run.trace.findings
-    if not findings:
-        return ""
-    return f"{run.place}, {of_finding(worst(findings), run.trace, attempt.file)}"
-
-
-def _wrong(run: Execution, goal: Goal) -> str:
-    wrong = first_wrong(run.y, goal(run.x))
-    return f"{run.place}, {wrong}" if wrong else ""
+    return of_finding(worst(findings), run.trace, run.file) if findings else ""
 
 
 # ---- what is moved ----------------------------------------------------------------------------
@@ -120,11 +104,9 @@ def moves(reads: int, *shapes: Shape, beside: float = 0.05) -> Condition:
         read, written = run.passes
         if read > reads + beside:
             lines = _lines(run.trace, "load_bytes")
-            return f"{run.place}, x is read {times(read)}, in {lines}"
+            return f"x is read {times(read)}, in {lines}"
         if written > 1 + beside:
-            return (
-                f"{run.place}, y is written {times(written)}, in {_lines(run.trace, 'store_bytes')}"
-            )
+            return f"y is written {times(written)}, in {_lines(run.trace, 'store_bytes')}"
         return ""
 
     return _of_runs(f"x is read {times(reads)}, y is written once", complaint, shapes)
@@ -150,7 +132,7 @@ def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
             return ""
         lines = _lines(run.trace, "load_bytes")
         return (
-            f"{run.place}, {run.counters.load_bytes} bytes of x are loaded, in {lines}; the packs "
+            f"{run.counters.load_bytes} bytes of x are loaded, in {lines}; the packs "
             f"of which a row sees something have {enough} bytes"
         )
 
@@ -171,13 +153,12 @@ def coalesced(*shapes: Shape) -> Condition:
             sectors = counters.load_sectors + counters.store_sectors
             return sectors * SECTOR - counters.load_bytes - counters.store_bytes
 
-        line = _worst_line(run.trace, excess)
-        one = run.trace.own_counters()[line]
+        line, one = _worst_line(run.trace, excess)
         requests = one.load_requests + one.store_requests
         used = (one.load_bytes + one.store_bytes) / requests
         moved = (one.load_sectors + one.store_sectors) / requests * SECTOR
         return (
-            f"{run.place}, {ratio:.2g} bytes are moved for each that is used. An access of a warp "
+            f"{ratio:.2g} bytes are moved for each that is used. An access of a warp "
             f"in line {line} uses {used:.3g} bytes of the {moved:.4g} in the sectors that it "
             "touches: do neighbouring lanes take neighbouring floats?"
         )
@@ -194,11 +175,11 @@ def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shap
             count = vars(run.counters)[f"{verb}_requests"]
             if count <= enough:
                 continue
-            line = _worst_line(run.trace, lambda one, verb=verb: vars(one)[f"{verb}_requests"])
-            own = vars(run.trace.own_counters()[line])
-            each = own[f"{verb}_bytes"] / own[f"{verb}_requests"]
+            requests = f"{verb}_requests"
+            line, one = _worst_line(run.trace, lambda one, name=requests: vars(one)[name])
+            each = vars(one)[f"{verb}_bytes"] / vars(one)[requests]
             return (
-                f"{run.place}, warps {verb} {count} times where {enough} would do; those of line "
+                f"warps {verb} {count} times where {enough} would do; those of line "
                 f"{line} move {each:.3g} bytes on average, and 512 is the most (32 lanes, 16 each)"
             )
         return ""
@@ -215,11 +196,10 @@ def no_bank_conflicts(*shapes: Shape) -> Condition:
 
         if not (turns := conflicts(run.counters)):
             return ""
-        line = _worst_line(run.trace, conflicts)
-        one = run.trace.own_counters()[line]
+        line, one = _worst_line(run.trace, conflicts)
         requests = one.shared_load_requests + one.shared_store_requests
         return (
-            f"{run.place}, lanes wait {turns} turns for their banks; an access of a warp in line "
+            f"lanes wait {turns} turns for their banks; an access of a warp in line "
             f"{line} takes {conflicts(one) / requests + 1:.2g} turns, and one is enough"
         )
 
@@ -235,7 +215,7 @@ def in_registers(*shapes: Shape) -> Condition:
         if not lines:
             return ""
         return (
-            f"{run.place}, an array lies in local memory, which is as far away as x; it is used in "
+            f"an array lies in local memory, which is as far away as x; it is used in "
             f"{lines}. Registers have no addresses: every index must be a number that the "
             "compiler knows, and so every loop over it unrolled"
         )
@@ -250,9 +230,9 @@ def by_shuffles(shape: Shape) -> Condition:
     def complaint(attempt: Attempt) -> str:
         run = attempt.run(shape)
         if lines := _lines(run.trace, "shared_load_requests", "shared_store_requests"):
-            return f"{run.place}, shared memory is used in {lines}"
-        if found := re.search(r"__syncthreads|__syncwarp", attempt.plain):
-            return f"Line {_line_of(attempt, found.start())}: a barrier; lanes of a warp need none"
+            return _at(run, f"shared memory is used in {lines}")
+        if line := _line_with(r"__syncthreads|__syncwarp", attempt):
+            return f"Line {line}: a barrier; lanes of a warp need none"
         trace = attempt.watch((1, shape[1]))
         count = sum(event.kind == "shuffle" and event.warp == 0 for event in trace.events)
         if count > 12:
@@ -266,13 +246,11 @@ def named_lanes() -> Condition:
     """The mask of a shuffle is not taken from the hardware (`__activemask`)."""
 
     def complaint(attempt: Attempt) -> str:
-        found = re.search(r"__activemask\b|\bactivemask\b", attempt.plain)
-        if not found:
+        if not (line := _line_with(r"__activemask\b|\bactivemask\b", attempt)):
             return ""
         return (
-            f"Line {_line_of(attempt, found.start())}: __activemask() says which lanes happen to "
-            "run together, and that may differ from run to run. Name the lanes that must come, "
-            "and let them come"
+            f"Line {line}: __activemask() says which lanes happen to run together, and that may "
+            "differ from run to run. Name the lanes that must come, and let them come"
         )
 
     return Condition("each mask names the lanes that must come", complaint)
@@ -285,18 +263,17 @@ def a_tree(shape: Shape, most: int) -> Condition:
     """Half of the pairs merge concurrently: a row needs at most so many loads from shared
     memory."""
 
-    def complaint(attempt: Attempt) -> str:
-        run = attempt.run(shape)
+    def complaint(run: Execution) -> str:
         loads = run.counters.shared_load_requests / shape[0]
         if loads <= most:
             return ""
-        line = _worst_line(run.trace, lambda one: one.shared_load_requests)
+        line, _ = _worst_line(run.trace, lambda one: one.shared_load_requests)
         return (
-            f"{run.place}, warps load {loads:.0f} times from shared memory for a row, where a tree "
-            f"needs fewer than {most}: line {line} merges too many pairs one after the other"
+            f"warps load {loads:.0f} times from shared memory for a row, where a tree needs fewer "
+            f"than {most}: line {line} merges too many pairs one after the other"
         )
 
-    return Condition("pairs merge side by side, in a tree", complaint)
+    return _of_runs("pairs merge side by side, in a tree", complaint, (shape,))
 
 
 def two_at_a_time(shape: Shape) -> Condition:
@@ -419,14 +396,14 @@ def _lines(trace: Trace, *counts: str) -> str:
     return f"lines {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
-def _worst_line(trace: Trace, badness: Callable[[Counters], float]) -> int:
-    own = trace.own_counters()
-    return max(own, key=lambda number: badness(own[number]))
+def _worst_line(trace: Trace, badness: Callable[[Counters], float]) -> tuple[int, Counters]:
+    return max(trace.own_counters().items(), key=lambda line: badness(line[1]))
 
 
-def _line_of(attempt: Attempt, place: int) -> int:
-    """The line of the file at a place of `attempt.plain`, which begins with #line."""
-    return attempt.plain.count("\n", 0, place)
+def _line_with(pattern: str, attempt: Attempt) -> int:
+    """The first line of the file with a piece of code; 0 if there is none."""
+    found = re.search(pattern, attempt.plain)
+    return attempt.plain.count("\n", 0, found.start()) if found else 0  # it begins with #line
 
 
 # ---- bugs and compiler errors in plain words ----------------------------------------------------

@@ -18,15 +18,7 @@ from ..page.rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, 
 from ..simt import CompileError, UnsupportedPTX
 from ..simt.words import counted
 from .attempt import Attempt
-from .conditions import (
-    Condition,
-    compiles,
-    no_bug,
-    of_compiler,
-    right,
-    right_far_apart,
-    right_special,
-)
+from .conditions import Condition, compiles, no_bug, of_compiler, right, right_on_special
 from .table import EXERCISES, Exercise
 
 ANSWERS = MINE / "answers"
@@ -102,8 +94,7 @@ def conditions(exercise: Exercise) -> list[Condition]:
     shapes = exercise.shapes
     found = [compiles(shapes[0]), no_bug(shapes), right(exercise.asked, exercise.goal, shapes)]
     if exercise.special:
-        about = exercise.goal, exercise.special, exercise.columns
-        found += [right_far_apart(*about), right_special(*about)]
+        found += right_on_special(exercise.goal, exercise.special, exercise.columns)
     return [*found, *exercise.conditions]
 
 
