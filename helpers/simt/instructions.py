@@ -61,6 +61,7 @@ class Negated:
 Operand = Register | Special | Immediate | Address | Label | Vector | Negated
 
 
+CARRY = Register("%carry")  # the flag, a predicate; the parser names it among the operands
 WRITES_NOTHING = frozenset("st red bra brx ret exit trap nanosleep call return".split())
 SOURCES = {"shfl": 4, "setp": 2, "elect": 1, "match": 2}  # of those that may have a second target
 
@@ -91,7 +92,7 @@ class Instruction:
         elif self.opcode in SOURCES:
             count = len(operands) - SOURCES[self.opcode]
             count -= self.opcode == "setp" and bool({"and", "or", "xor"} & modifiers)
-        return operands[:count]
+        return operands[: count + ("cc" in modifiers)]
 
     @property
     def sources(self) -> tuple[Operand, ...]:

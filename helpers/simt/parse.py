@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from .cuda_text import plain_name
 from .instructions import (
+    CARRY,
     Address,
     Call,
     Function,
@@ -70,7 +71,7 @@ class Module(NamedTuple):
     variables: dict[str, str]
 
 
-@functools.lru_cache(maxsize=64)  # who translates it may add %carry, the same each time
+@functools.lru_cache(maxsize=64)
 def parse(ptx: str, kernel_name: str) -> PtxKernel:
     """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
 
@@ -529,6 +530,10 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
         parsed = [_parse_operand(item, kernel) for item in _split_operands(operands.strip())]
     except UnsupportedPTX as error:
         raise UnsupportedPTX(f"{error}, at {file}:{line}: {text}") from None
+    if "cc" in modifiers or opcode in ("addc", "subc", "madc"):  # the carry flag is not written out
+        parsed[1:1] = [CARRY] * ("cc" in modifiers)
+        parsed += [CARRY] * opcode.endswith("c")
+        kernel.registers.setdefault(CARRY.name, "pred")
     kernel.instructions.append(
         Instruction(
             opcode,

@@ -60,8 +60,7 @@ def follow(context: Context, instruction: Instruction, step: Step, guarded: bool
     guard = instruction.guard if guarded else None
     condition = predicate_reader(context, instruction) if guard else None
     gate = context.index[guard[0].name] if guard else -1
-    carry = context.index.get("%carry", gate)
-    involved = {gate, carry, *_numbers(context, instruction.operands)}
+    involved = {gate, *_numbers(context, instruction.operands)}
     rule_of = functools.cache(lambda: _rule(context, instruction))  # few are ever needed
 
     def followed(lanes: Lanes) -> None:
@@ -228,20 +227,14 @@ def _packing(context: Context, instruction: Instruction) -> tuple[Rule, list[int
 def _arithmetic(
     context: Context, instruction: Instruction, operation: PtxOperation
 ) -> tuple[Rule, list[int], bool]:
-    suspicion, operands = context.suspicion, list(instruction.operands)
-    carry = context.index.get("%carry")
-    count = len(operands) - len(operation.sources) + operation.reads_carry
+    suspicion, operands = context.suspicion, instruction.operands
+    count = len(operands) - len(operation.sources)
     written = [(*_numbers(context, [one]), None)[0] for one in operands[:count]]
     sources = [(*_numbers(context, [one]), None)[0] for one in operands[count:]]
     readers = [
         reader(context, one, kind)
-        for one, kind in zip(operands[count:], operation.sources, strict=False)
+        for one, kind in zip(operands[count:], operation.sources, strict=True)
     ]
-    if operation.writes_carry:
-        written.append(carry)
-    if operation.reads_carry:
-        sources.append(carry)
-        readers.append(lambda: context.registers[carry])
     spread = spreader(instruction, operation)
     raw = [_raw(kind) for kind in operation.sources]
     wide_kind = f"{'int' if operation.result[0] == 's' else 'uint'}"
@@ -337,7 +330,7 @@ def spreader(instruction: Instruction, operation: PtxOperation) -> Spreader:
         return lambda bits, values: bits[0] | bits[1]
     if opcode in ("and", "or") and logic:
         return _masked(opcode)
-    if opcode in ("add", "sub", "neg") and exact and not operation.reads_carry:
+    if opcode in ("add", "sub", "neg") and exact:
         return upward
     if opcode in ("mul", "mad") and exact and {"lo", "wide"} & {*instruction.modifiers}:
         return product

@@ -199,7 +199,7 @@ class Suspicion:
     # ---- registers ----
 
     def bits_type(self, number: int) -> np.dtype:
-        kind = self.types[number] if number < len(self.types) else "pred"
+        kind = self.types[number]
         return np.dtype(bool) if kind == "pred" else UNSIGNED[type_size(kind)]
 
     def put(self, number: int, shadow: UndefinedBits | None, lanes: Lanes) -> None:

@@ -30,7 +30,6 @@ JUMPS = ("bra", "brx", "ret", "exit", "trap", "call", "return")  # the scheduler
 NOTHING = frozenset(
     "prefetch prefetchu applypriority discard nanosleep setmaxnreg griddepcontrol pmevent".split()
 )
-CARRY = Register("%carry")  # the flag of add.cc and addc, a predicate
 UNCHANGED_BITS = ("max", "min", "neg", "abs")  # cannot make a subnormal out of normal values
 
 
@@ -117,13 +116,6 @@ def _division(context: Context, instruction: Instruction) -> Step:
 def _calculate(context: Context, instruction: Instruction) -> Step:
     operation = find_operation(instruction.opcode, instruction.modifiers)
     operands = instruction.operands
-    if operation.writes_carry or operation.reads_carry:
-        context.kernel.registers.setdefault(CARRY.name, "pred")
-        context.index.setdefault(CARRY.name, len(context.index))
-    if operation.writes_carry:
-        operands = (operands[0], CARRY, *operands[1:])
-    if operation.reads_carry:
-        operands = (*operands, CARRY)
     targets = len(operands) - len(operation.sources)
     if targets not in (1, 2) or (targets == 2 and operation.complement is None):
         raise UnsupportedPTX(

@@ -174,6 +174,13 @@ GUARDED = {
     "@%p1 mov.u32 %r2, 2; mov.u32 %r2, 3; st.global.u32 [%at], %r2;": 0,
     "@%p2 bra DONE; @%p1 bra DONE; DONE: st.global.u32 [%at], %r2;": 44,
     "add.s32 %r1, %r1, 1; shl.b32 %r1, %r1, 16; @%p2 st.global.u16 [%at], %r1;": 0,
+    "add.cc.u32 %r3, %r1, %r2; addc.u32 %r4, %r2, 0; st.global.u32 [%at], %r4;": 64,
+    "add.cc.u32 %r3, %r1, 1; madc.lo.u32 %r4, %r2, 2, 0; @%p2 st.global.u32 [%at], %r4;": 20,
+    "add.cc.u32 %r3, %r2, 1; addc.cc.u32 %r4, %r1, 0; subc.u32 %r5, %r2, 1; "
+    "st.global.u32 [%at], %r5;": 64,
+    "add.cc.u32 %r3, %r2, 1; addc.u32 %r4, %r1, 0;": 0,
+    "add.cc.u32 %r3, %r1, 1; add.cc.u32 %r3, %r2, 1; addc.u32 %r4, %r2, 0; "
+    "st.global.u32 [%at], %r4;": 0,
 }
 
 

@@ -22,9 +22,6 @@ class PtxOperation:
     result: str  # PTX type of the result
     flush: bool = False  # .ftz: subnormal fp32 sources and results count as zero
     complement: Callable[..., np.ndarray] | None = None  # what a second target gets (setp, .cc)
-    # The carry flag is a predicate: a second target with .cc, a further source of addc and alike.
-    writes_carry: bool = False
-    reads_carry: bool = False
 
 
 Builder = Callable[

@@ -29,7 +29,7 @@ def _with_carry(function: np.ufunc, carry_in: bool = False):
     """add, sub, addc and subc with the carry (or borrow) as one more source or target."""
 
     def build(modifiers: list[str]) -> PtxOperation:
-        carry_out = bool(take(modifiers, "cc"))
+        take(modifiers, "cc")
         kind = modifiers.pop()
         if kind not in ("u32", "s32", "u64", "s64"):
             raise KeyError(kind)
@@ -39,8 +39,6 @@ def _with_carry(function: np.ufunc, carry_in: bool = False):
             sources,
             kind,
             complement=lambda a, b, *carry: _carried(function, a, b, *carry)[1],
-            writes_carry=carry_out,
-            reads_carry=carry_in,
         )
 
     return build
