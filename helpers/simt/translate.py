@@ -18,8 +18,8 @@ from .memory_instructions import (
     thread_copies,
 )
 from .operands import predicate_reader, reader, writer
-from .operations import INTEGER, find_operation, flush, kind_of
-from .ptx_types import UNSIGNED
+from .operations import find_operation, flush
+from .ptx_types import UNSIGNED, is_float
 from .recording import around
 
 Translator = Callable[[Context, Instruction], "Step | None"]
@@ -94,7 +94,7 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
 def _division(context: Context, instruction: Instruction) -> Step:
     """div and rem; of integers, a diagnostic for the threads that divide by zero."""
     step, divisor = _arithmetic(context, instruction), instruction.operands[-1]
-    if kind_of(instruction.modifiers) != INTEGER:
+    if is_float(instruction.modifiers[-1]):
         return step
     read = reader(context, divisor, instruction.modifiers[-1])
     number = context.index.get(divisor.name) if isinstance(divisor, Register) else None

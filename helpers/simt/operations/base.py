@@ -1,18 +1,15 @@
-"""What an operation is, and the table of them."""
+"""The table of opcodes: their forms, and the functions that compute them."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..instructions import UnsupportedPTX
-from ..ptx_types import DTYPES, EIGHTS, HALVES, PAIRS, is_float
-
-# The rooms of this folder: an opcode may mean something else for each kind of type.
-INTEGER, FLOAT, SIXTEEN_BIT, EIGHT_BIT = "integer", "float", "16 bits", "8 bits"
 
 
 @dataclass(frozen=True)
@@ -24,31 +21,58 @@ class PtxOperation:
     complement: Callable[..., np.ndarray] | None = None  # what a second target gets (setp, .cc)
 
 
-Builder = Callable[
-    [list[str]], PtxOperation
-]  # from the modifiers, of which it removes what it knows
-OPCODES: dict[str, dict[str, Builder]] = {}  # by name, then by kind
+@dataclass(frozen=True)
+class Form:
+    modifiers: re.Pattern
+    operation: PtxOperation  # its types may be names of modifiers
 
 
-def opcode(*names: str, kinds: tuple[str, ...] = (INTEGER, FLOAT)) -> Callable[[Builder], Builder]:
-    """Enters a builder in the table."""
+OPCODES: dict[str, list[Form]] = {}
+# Modifiers that stand for several.
+CLASSES = {
+    "integer": "[bus](?:8|16|32|64)",
+    "float": "f32|f64",
+    "half": "b?f16",
+    "f16s": "f16|f16x2",
+    "bf16s": "bf16|bf16x2",
+    "direction": "r[nzmp]",
+    "whole": "r[nzmp]i",
+}
 
-    def register(builder: Builder) -> Builder:
-        for name in names:
-            OPCODES.setdefault(name, {}).update(dict.fromkeys(kinds, builder))
-        return builder
+
+def form(
+    names: str,
+    modifiers: str = "T:integer",
+    sources: str = "T T",
+    result: str = "T",
+    complement: Callable[..., np.ndarray] | None = None,
+) -> Callable[[Callable], Callable]:
+    """Enter a function in the table, for these opcodes with these modifiers.
+
+    A modifier is written `rn`, `rn|rz` if it is one of several, `rn?` if it may be missing, and
+    may have a name, as in `T:u32|s32`. Types of sources and result are such names, or types. The
+    function gets an array for each source, and by keyword each modifier with a name in lower case,
+    "" if it is missing; `.ftz` without a name is dealt with outside. The first form that fits
+    counts.
+    """
+    pattern = re.compile("".join(map(_slot, modifiers.split())))
+
+    def register(function: Callable) -> Callable:
+        operation = PtxOperation(function, tuple(sources.split()), result, complement=complement)
+        for name in names.split():
+            OPCODES.setdefault(name, []).append(Form(pattern, operation))
+        return function
 
     return register
 
 
-def kind_of(modifiers: tuple[str, ...]) -> str:
-    """The room that knows an instruction. 8-bit floats anywhere lead to theirs, then a 16-bit float
-    or a pair to theirs; otherwise the last type decides."""
-    if any(kind in EIGHTS for kind in modifiers):
-        return EIGHT_BIT
-    if any(kind in HALVES or kind in PAIRS for kind in modifiers):
-        return SIXTEEN_BIT
-    return FLOAT if modifiers and is_float(modifiers[-1]) else INTEGER
+def _slot(text: str) -> str:
+    name, _, choices = text.rpartition(":")
+    optional, choices = choices[-1:] == "?", choices.rstrip("?")
+    name = name or ("FTZ" if choices == "ftz" else "")
+    choices = "|".join(CLASSES.get(one, one) for one in choices.split("|"))
+    group = f"(?P<{name}>{choices})" if name else f"(?:{choices})"
+    return rf"(?:{group}\.)" + "?" * optional
 
 
 @functools.lru_cache(maxsize=4096)
@@ -57,34 +81,19 @@ def find_operation(name: str, modifiers: tuple[str, ...]) -> PtxOperation:
     written = ".".join((name, *modifiers))
     if name not in OPCODES:
         raise UnsupportedPTX(f"the SIMT machine does not know the opcode {written!r}")
-    remaining = list(modifiers)
-    try:
-        operation = OPCODES[name][kind_of(modifiers)](remaining)
-        known = all(kind in DTYPES for kind in (*operation.sources, operation.result))
-    except (KeyError, IndexError):
-        known = False
-    if not known:
-        raise UnsupportedPTX(f"the SIMT machine does not know this form of {written!r}")
-    if remaining:
-        unknown = ", ".join(f".{item}" for item in remaining)
-        raise UnsupportedPTX(f"the SIMT machine does not know {unknown} in {written!r}")
-    return operation
+    for one in OPCODES[name]:
+        if match := one.modifiers.fullmatch("".join(f"{word}." for word in modifiers)):
+            return _bound(one.operation, match.groupdict(""))
+    raise UnsupportedPTX(f"the SIMT machine does not know this form of {written!r}")
 
 
-def take(modifiers: list[str], *choices: str) -> str:
-    """Remove and return the first of `choices` found among the modifiers, or ""."""
-    for choice in choices:
-        if choice in modifiers:
-            modifiers.remove(choice)
-            return choice
-    return ""
-
-
-def same_type(function: Callable[..., np.ndarray], count: int) -> Builder:
-    """Of an opcode whose sources and result have one type, the last modifier."""
-
-    def build(modifiers: list[str]) -> PtxOperation:
-        kind = modifiers.pop()
-        return PtxOperation(function, (kind,) * count, kind)
-
-    return build
+def _bound(operation: PtxOperation, named: dict[str, str]) -> PtxOperation:
+    """The operation with the modifiers that were written."""
+    given = {name: value for name, value in named.items() if name.islower()}
+    apply, complement = (
+        functools.partial(one, **given) if one and given else one
+        for one in (operation.apply, operation.complement)
+    )
+    sources = tuple(named.get(kind, kind) for kind in operation.sources)
+    result = named.get(operation.result, operation.result)
+    return PtxOperation(apply, sources, result, bool(named.get("FTZ")), complement)

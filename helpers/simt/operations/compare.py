@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..ptx_types import DTYPES, HALVES, PAIRS
-from .base import PtxOperation, opcode, take
-from .rounding import TINY, on_halves
+from ..ptx_types import DTYPES, HALVES
+from .base import form
+from .rounding import TINY, as_floats
 
 
 def _ordered(function: Callable) -> Callable:
@@ -39,66 +39,42 @@ COMPARISONS: dict[str, Callable] = {
     "num": lambda a, b: (a == a) & (b == b),
     "nan": lambda a, b: (a != a) | (b != b),
 }
+JOINS: dict[str, Callable] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+# How setp and set begin, with a predicate that the comparison is joined with and without.
+COMPARING = f"compare:{'|'.join(COMPARISONS)}"
+WITH_JOIN = ((COMPARING, "kind kind"), (f"{COMPARING} join:and|or|xor", "kind kind pred"))
 
 
-def comparison(modifiers: list[str]) -> tuple[str, bool, Callable, tuple[str, ...]]:
-    """Kind, .ftz, comparison and types of the sources, for setp and set."""
-    kind = modifiers.pop()
-    ftz = bool(take(modifiers, "ftz"))
-    compare = COMPARISONS[modifiers.pop(0)]
-    if PAIRS.get(kind, kind) in HALVES:
-        compare = on_halves(compare, PAIRS.get(kind, kind), ftz)
-    joined = take(modifiers, "and", "or", "xor")
-    return kind, ftz, compare, JOINS[joined], (kind, kind, "pred") if joined else (kind, kind)
+def holds(a, b, *c, compare: str, kind: str, join: str = "", ftz: str = "") -> np.ndarray:
+    """setp."""
+    if kind in HALVES:
+        a, b = as_floats((a, b), kind, ftz)
+    found = COMPARISONS[compare](a, b)
+    return JOINS[join](found, *c) if c else found
 
 
-JOINS: dict[str, Callable] = {
-    "": lambda compared: compared,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
-}
+def _fails(a, b, *c, join: str = "", **modifiers) -> np.ndarray:
+    found = ~holds(a, b, **modifiers)
+    return JOINS[join](found, *c) if c else found
 
 
-@opcode("setp")
-def setp(modifiers: list[str]) -> PtxOperation:
-    kind, ftz, compare, join, sources = comparison(modifiers)
-    return PtxOperation(
-        lambda a, b, *c: join(compare(a, b), *c),
-        sources,
-        "pred",
-        ftz,
-        lambda a, b, *c: join(~compare(a, b), *c),
-    )
-
-
-@opcode("set")
-def _set(modifiers: list[str]) -> PtxOperation:
+def _set(a, b, *c, result: str, **modifiers) -> np.ndarray:
     """All ones, or 1.0 if the result is a float, where the comparison holds; else zero."""
-    result = modifiers.pop(-2)
-    kind, ftz, compare, join, sources = comparison(modifiers)
-    if result not in ("u32", "s32", "f32"):
-        raise KeyError(result)
     true = DTYPES[result].type(1 if result == "f32" else -1 if result == "s32" else 2**32 - 1)
-
-    def apply(a, b, *c):
-        return np.where(join(compare(a, b), *c), true, DTYPES[result].type(0))
-
-    return PtxOperation(apply, sources, result, ftz)
+    return np.where(holds(a, b, *c, **modifiers), true, DTYPES[result].type(0))
 
 
-@opcode("selp")
-def _selp(modifiers: list[str]) -> PtxOperation:
-    kind = modifiers.pop()
-    return PtxOperation(lambda a, b, p: np.where(p, a, b), (kind, kind, "pred"), kind)
+for _begin, _sources in WITH_JOIN:
+    form("setp", f"{_begin} ftz? kind:integer|float", _sources, "pred", _fails)(holds)
+    form("setp", f"{_begin} ftz:ftz? kind:half", _sources, "pred", _fails)(holds)
+    form("set", f"{_begin} ftz? result:u32|s32|f32 kind:integer|float", _sources, "result")(_set)
 
 
-@opcode("slct")
-def _slct(modifiers: list[str]) -> PtxOperation:
-    selector, kind = modifiers.pop(), modifiers.pop()
-    above = -TINY if take(modifiers, "ftz") else None  # .ftz is about the selector alone
+@form("selp", "T:integer|float", "T T pred")
+def _selp(a, b, p):
+    return np.where(p, a, b)
 
-    def apply(a, b, c):
-        return np.where(c >= 0 if above is None else c > above, a, b)
 
-    return PtxOperation(apply, (kind, kind, selector), kind)
+@form("slct", "ftz:ftz? T:integer|float S:s32|f32", "T T S")
+def _slct(a, b, c, ftz: str):
+    return np.where(c > -TINY if ftz else c >= 0, a, b)  # .ftz is about the selector alone

@@ -6,71 +6,47 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..ptx_types import DTYPES, is_float
-from .base import PtxOperation, opcode, take
-from .rounding import DIRECTIONS, round_to, rounded_sum, saturate
+from ..ptx_types import DTYPES
+from .base import form
+from .rounding import round_to, rounded_sum, saturate
 
 
-@opcode("mov")
-def _mov(modifiers: list[str]) -> PtxOperation:
-    kind = modifiers.pop()
-    return PtxOperation(lambda a: a, (kind,), kind)
+# One address space: generic and global addresses are the same number.
+@form("mov", "T:integer|float|pred", "T")
+@form("cvta", "to? global? T:integer", "T")
+def _same(a):
+    return a
 
 
-@opcode("cvta")
-def _cvta(modifiers: list[str]) -> PtxOperation:
-    take(modifiers, "to")  # one address space: generic and global addresses are the same number
-    take(modifiers, "global")
-    kind = modifiers.pop()
-    return PtxOperation(lambda a: a, (kind,), kind)
+@form("cvt", "result:integer S:integer", "S", "result")
+def _cast(a, result: str):
+    return a.astype(DTYPES[result])
 
 
-@opcode("cvt")
-def _cvt(modifiers: list[str]) -> PtxOperation:
-    source, result = modifiers.pop(), modifiers.pop()
-    rounding = take(modifiers, *DIRECTIONS, *ROUND_TO_INTEGER)
-    ftz, saturated = bool(take(modifiers, "ftz")), bool(take(modifiers, "sat"))
-    to = DTYPES[result]
-    if is_float(source) and is_float(result):
-        to_integer = ROUND_TO_INTEGER.get(rounding, lambda a: a)
-        if rounding in ("rz", "rm", "rp") and (source, result) == ("f64", "f32"):
+@form("cvt", "sat result:integer S:integer", "S", "result")
+def _clamp(a, result: str):
+    limits, own = np.iinfo(DTYPES[result]), np.iinfo(a.dtype)
+    low, high = max(int(limits.min), int(own.min)), min(int(limits.max), int(own.max))
+    return np.clip(a, a.dtype.type(low), a.dtype.type(high)).astype(DTYPES[result])
 
-            def apply(a):
-                return round_to(a, np.float32, rounding)
-        else:
 
-            def apply(a):
-                return to_integer(a).astype(to)
-
-        apply = saturate(apply) if saturated else apply
-    elif is_float(source):
-        apply = to_integer_type(to, rounding, DTYPES[source].itemsize == 8)
-    elif is_float(result):
-        if rounding not in (DIRECTIONS if result == "f32" else ("rn",)):
-            raise KeyError(rounding)
-        if rounding == "rn":
-
-            def apply(a):
-                return a.astype(to)
-        else:
-
-            def apply(a):
-                return rounded_sum(*integer_parts(a), rounding)
-
-        apply = saturate(apply) if saturated else apply
-    elif saturated:
-        limits = np.iinfo(to)
-
-        def apply(a):
-            low = max(int(limits.min), int(np.iinfo(a.dtype).min))
-            high = min(int(limits.max), int(np.iinfo(a.dtype).max))
-            return np.clip(a, a.dtype.type(low), a.dtype.type(high)).astype(to)
+@form("cvt", "rounding:direction saturated:sat? result:f32 S:integer", "S", "result")
+@form("cvt", "rounding:rn saturated:sat? result:f64 S:integer", "S", "result")
+def _to_float(a, rounding: str, saturated: str, result: str):
+    if rounding == "rn":
+        rounded = a.astype(DTYPES[result])
     else:
+        rounded = rounded_sum(*integer_parts(a), rounding)
+    return saturate(rounded) if saturated else rounded
 
-        def apply(a):
-            return a.astype(to)
 
-    return PtxOperation(apply, (source,), result, ftz)
+@form("cvt", "way:direction|whole? ftz? saturated:sat? result:float S:float", "S", "result")
+def _between_floats(a, way: str, saturated: str, result: str):
+    if way in ("rz", "rm", "rp") and (a.dtype, result) == (np.float64, "f32"):
+        rounded = round_to(a, np.float32, way)
+    else:
+        rounded = ROUND_TO_INTEGER.get(way, _same)(a).astype(DTYPES[result])
+    return saturate(rounded) if saturated else rounded
 
 
 ROUND_TO_INTEGER: dict[str, Callable] = {
@@ -81,20 +57,17 @@ ROUND_TO_INTEGER: dict[str, Callable] = {
 }
 
 
-def to_integer_type(to: np.dtype, rounding: str, from_64_bits: bool) -> Callable:
+@form("cvt", "way:whole ftz? sat? result:integer S:float", "S", "result")
+def to_integer(a, way: str, result: str):
     """Float to integer always clamps; NaN becomes 0, or the top bit if a side has 64 bits."""
+    to = DTYPES[result]
     top, bottom = np.iinfo(to).max, np.iinfo(to).min
-    to_integer = ROUND_TO_INTEGER[rounding]
-    top_bit = 1 << 8 * to.itemsize - 1 if from_64_bits or to.itemsize == 8 else 0
+    top_bit = 1 << 8 * to.itemsize - 1 if 8 in (a.dtype.itemsize, to.itemsize) else 0
     nan = np.array(top_bit, f"uint{8 * to.itemsize}").view(to)
-
-    def apply(a):
-        whole = to_integer(a.astype(np.float64))
-        inside = np.where((whole > float(bottom)) & (whole < float(top)), whole, 0).astype(to)
-        result = np.where(whole <= float(bottom), to.type(bottom), inside)
-        return np.where(np.isnan(a), nan, np.where(whole >= float(top), to.type(top), result))
-
-    return apply
+    whole = ROUND_TO_INTEGER[way](a.astype(np.float64))
+    inside = np.where((whole > float(bottom)) & (whole < float(top)), whole, 0).astype(to)
+    found = np.where(whole <= float(bottom), to.type(bottom), inside)
+    return np.where(np.isnan(a), nan, np.where(whole >= float(top), to.type(top), found))
 
 
 def integer_parts(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ptx_types import EIGHTS
-from .base import EIGHT_BIT, PtxOperation, opcode, take
+from .base import form
 from .rounding import NOT_A_NUMBER, split
 
 NAN = 0x7F  # of both formats, when it is made
@@ -55,31 +55,18 @@ def _numbers(bits: np.ndarray, kind: str) -> np.ndarray:
     return np.where(nan, np.uint16(NOT_A_NUMBER), result.view(np.uint16)).view(np.float16)
 
 
-@opcode("cvt", kinds=(EIGHT_BIT,))
-def _cvt(modifiers: list[str]) -> PtxOperation:
-    source, result = modifiers.pop(), modifiers.pop()
-    if not take(modifiers, "rn") or bool(take(modifiers, "satfinite")) != (result in EIGHTS):
-        raise KeyError(result)
-    if source in EIGHTS:
-        if result != "f16x2":
-            raise KeyError(result)
+@form("cvt", "rn f16x2 kind:e4m3x2|e5m2x2", "b16", "f16x2")
+def _to_halves(pair, kind: str):
+    halves = _numbers(split(pair, np.dtype(np.uint8)), EIGHTS[kind])
+    return np.ascontiguousarray(halves).view(np.uint32).reshape(-1)
 
-        def unpack(pair):
-            halves = _numbers(split(pair, np.dtype(np.uint8)), EIGHTS[source])
-            return np.ascontiguousarray(halves).view(np.uint32).reshape(-1)
 
-        return PtxOperation(unpack, ("b16",), result)
-    kind = EIGHTS[result]
+@form("cvt", "rn satfinite kind:e4m3x2|e5m2x2 f32", "f32 f32", "b16")
+def _from_floats(upper, lower, kind: str):
+    return _bits(upper, EIGHTS[kind]) << np.uint16(8) | _bits(lower, EIGHTS[kind])
 
-    def pack(upper, lower):  # the first source becomes the upper half
-        return _bits(upper, kind) << np.uint16(8) | _bits(lower, kind)
 
-    def pack_halves(pair):
-        lower, upper = split(pair, np.dtype(np.float16)).T
-        return pack(upper, lower)
-
-    if source == "f32":
-        return PtxOperation(pack, ("f32", "f32"), "b16")
-    if source == "f16x2":
-        return PtxOperation(pack_halves, (source,), "b16")
-    raise KeyError(source)
+@form("cvt", "rn satfinite kind:e4m3x2|e5m2x2 f16x2", "f16x2", "b16")
+def _from_halves(pair, kind: str):
+    lower, upper = split(pair, np.dtype(np.float16)).T
+    return _from_floats(upper, lower, kind)

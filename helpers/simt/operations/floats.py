@@ -2,69 +2,59 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 
-from ..ptx_types import DTYPES
-from .base import FLOAT, Builder, PtxOperation, opcode, take
-from .rounding import DIRECTIONS, exact_sum, round_to, rounded_sum, saturate, to_odd
+from .base import form
+from .rounding import exact_sum, round_to, rounded_sum, saturate, to_odd
+
+ROUNDING = "rounding:direction? ftz? saturated:sat?"
 
 
-def _arithmetic(function: np.ufunc) -> Builder:
-    def build(modifiers: list[str]) -> PtxOperation:
-        kind = modifiers.pop()
-        rounding = take(modifiers, *DIRECTIONS) or "rn"
-        ftz, saturated = take(modifiers, "ftz"), take(modifiers, "sat")
-        apply = function
-        if rounding != "rn":
-            is_sum = function in (np.add, np.subtract)
-            if kind != "f32" and not is_sum:
-                raise KeyError(kind)
-
-            def apply(a, b):
-                a, b = a.astype(np.float64), b.astype(np.float64)
-                if is_sum:
-                    b = b if function is np.add else -b
-                    return rounded_sum(a, b, rounding, DTYPES[kind].type)
-                return round_to(function(a, b), np.float32, rounding)
-
-        return PtxOperation(saturate(apply) if saturated else apply, (kind, kind), kind, bool(ftz))
-
-    return build
+def _rounded(function: np.ufunc, a, b, rounding: str, saturated: str = "") -> np.ndarray:
+    dtype = a.dtype.type
+    if rounding in ("", "rn"):
+        result = function(a, b)
+    elif function in (np.add, np.subtract):
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        result = rounded_sum(a, b if function is np.add else -b, rounding, dtype)
+    else:
+        result = round_to(function(a.astype(np.float64), b.astype(np.float64)), dtype, rounding)
+    return saturate(result) if saturated else result
 
 
-opcode("add", kinds=(FLOAT,))(_arithmetic(np.add))
-opcode("sub", kinds=(FLOAT,))(_arithmetic(np.subtract))
-opcode("mul", kinds=(FLOAT,))(_arithmetic(np.multiply))
+for _name, _function in {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+}.items():
+    form(_name, "rn? ftz? T:float")(_function)  # the usual ones, and quick
+    form(_name, f"{ROUNDING} T:f32")(functools.partial(_rounded, _function))
+form("div", "approx|full ftz? T:f32")(np.divide)
+form("add", "rounding:direction T:f64")(functools.partial(_rounded, np.add))
+form("sub", "rounding:direction T:f64")(functools.partial(_rounded, np.subtract))
 
 
-@opcode("div", kinds=(FLOAT,))
-def _div(modifiers: list[str]) -> PtxOperation:
-    take(modifiers, "approx", "full")
-    return _arithmetic(np.divide)(modifiers)
+@form("fma mad", "rn? ftz? T:f32", "T T T")
+def _fused_f32(a, b, c):
+    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
 
 
-@opcode("fma", "mad", kinds=(FLOAT,))
-def _fma(modifiers: list[str]) -> PtxOperation:
-    kind = modifiers.pop()
-    if kind == "f32":
-        rounding = take(modifiers, *DIRECTIONS) or "rn"
-        ftz, saturated = take(modifiers, "ftz"), take(modifiers, "sat")
-
-        def apply(a, b, c):
-            return rounded_sum(np.multiply(a, b, dtype=np.float64), c, rounding)
-
-        return PtxOperation(saturate(apply) if saturated else apply, (kind,) * 3, kind, bool(ftz))
-    take(modifiers, "rn")
-    return PtxOperation(_fused_f64, (kind,) * 3, kind)
+@form("fma mad", f"{ROUNDING} T:f32", "T T T")
+def _fused_and_rounded(a, b, c, rounding: str, saturated: str):
+    result = rounded_sum(np.multiply(a, b, dtype=np.float64), c, rounding or "rn")
+    return saturate(result) if saturated else result
 
 
 SPLITTER = np.float64(2.0**27 + 1)  # cuts 53 bits into 26 and 26, one being in the sign
 
 
+@form("fma mad", "rn? T:f64", "T T T")
 def _fused_f64(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """a * b + c of float64 rounded once: the product as two floats, the last sum to odd."""
     product = a * b
@@ -101,58 +91,13 @@ def _fused_exactly(a: float, b: float, c: float) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-def _extremum(quiet: Callable, propagating: Callable) -> Builder:
-    """max and min ignore one NaN (IEEE 754-2008 maxNum) unless .NaN asks to keep it."""
-
-    def build(modifiers: list[str]) -> PtxOperation:
-        kind = modifiers.pop()
-        function = propagating if take(modifiers, "NaN") else quiet
-        return PtxOperation(function, (kind, kind), kind, bool(take(modifiers, "ftz")))
-
-    return build
+# They ignore one NaN (IEEE 754-2008 maxNum) unless .NaN asks to keep it.
+for _name, _quiet, _propagating in (("max", np.fmax, np.maximum), ("min", np.fmin, np.minimum)):
+    form(_name, "ftz? T:float")(_quiet)
+    form(_name, "ftz? NaN T:float")(_propagating)
 
 
-opcode("max", kinds=(FLOAT,))(_extremum(np.fmax, np.maximum))
-opcode("min", kinds=(FLOAT,))(_extremum(np.fmin, np.minimum))
-
-
-def _unary(function: Callable) -> Builder:
-    def build(modifiers: list[str]) -> PtxOperation:
-        kind = modifiers.pop()
-        ftz = bool(take(modifiers, "ftz"))
-        take(modifiers, "approx", "rn")
-        return PtxOperation(function, (kind,), kind, ftz)
-
-    return build
-
-
-def _through_float64(function: Callable) -> Callable:
-    return lambda a: function(a.astype(np.float64)).astype(a.dtype)
-
-
-UNARY: dict[str, Callable] = {
-    "abs": np.abs,
-    "neg": np.negative,
-    "ex2": _through_float64(np.exp2),
-    "lg2": _through_float64(np.log2),
-    "sin": _through_float64(np.sin),
-    "cos": _through_float64(np.cos),
-    "tanh": _through_float64(np.tanh),
-    "sqrt": np.sqrt,
-    "rsqrt": _through_float64(lambda a: 1.0 / np.sqrt(a)),
-}
-for _name, _function in UNARY.items():
-    opcode(_name, kinds=(FLOAT,))(_unary(_function))
-
-
-@opcode("rcp", kinds=(FLOAT,))
-def _rcp(modifiers: list[str]) -> PtxOperation:
-    if modifiers == ["approx", "ftz", "f64"]:  # of the upper 32 bits, to the upper 32 bits
-        modifiers.clear()
-        return PtxOperation(_coarse_reciprocal, ("f64",), "f64")
-    return _unary(lambda a: a.dtype.type(1) / a)(modifiers)
-
-
+@form("rcp", "approx ftz T:f64", "T")  # of the upper 32 bits, to the upper 32 bits
 def _coarse_reciprocal(a: np.ndarray) -> np.ndarray:
     upper = np.uint64(0xFFFFFFFF00000000)
     normal = np.where(np.abs(a) < SMALLEST_F64, np.copysign(0.0, a), a)
@@ -165,22 +110,41 @@ def _coarse_reciprocal(a: np.ndarray) -> np.ndarray:
 SMALLEST_F64 = 2.0**-1022  # normal
 
 
-@opcode("copysign", kinds=(FLOAT,))
-def _copysign(modifiers: list[str]) -> PtxOperation:
-    kind = modifiers.pop()  # copysign d, a, b: the sign of a on the magnitude of b
-    return PtxOperation(lambda a, b: np.copysign(b, a), (kind, kind), kind)
+def _through_float64(function: Callable) -> Callable:
+    return lambda a: function(a.astype(np.float64)).astype(a.dtype)
 
 
-@opcode("testp", kinds=(FLOAT,))
-def _testp(modifiers: list[str]) -> PtxOperation:
-    kind = modifiers.pop()
-    smallest = np.finfo(DTYPES[kind]).smallest_normal
-    test = {
-        "finite": np.isfinite,
-        "infinite": np.isinf,
-        "number": lambda a: ~np.isnan(a),
-        "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= smallest) | (a == 0)),
-        "subnormal": lambda a: (np.abs(a) < smallest) & (a != 0),
-    }[modifiers.pop()]
-    return PtxOperation(test, (kind,), "pred")
+UNARY: dict[str, Callable] = {
+    "abs": np.abs,
+    "neg": np.negative,
+    "rcp": lambda a: a.dtype.type(1) / a,
+    "ex2": _through_float64(np.exp2),
+    "lg2": _through_float64(np.log2),
+    "sin": _through_float64(np.sin),
+    "cos": _through_float64(np.cos),
+    "tanh": _through_float64(np.tanh),
+    "sqrt": np.sqrt,
+    "rsqrt": _through_float64(lambda a: 1.0 / np.sqrt(a)),
+}
+for _name, _function in UNARY.items():
+    form(_name, "approx|rn? ftz? T:float", "T")(_function)
+
+
+@form("copysign", "T:float")
+def _copysign(a, b):
+    return np.copysign(b, a)  # copysign d, a, b: the sign of a on the magnitude of b
+
+
+CLASSES: dict[str, Callable] = {
+    "finite": lambda a, smallest: np.isfinite(a),
+    "infinite": lambda a, smallest: np.isinf(a),
+    "number": lambda a, smallest: ~np.isnan(a),
+    "notanumber": lambda a, smallest: np.isnan(a),
+    "normal": lambda a, smallest: np.isfinite(a) & ((np.abs(a) >= smallest) | (a == 0)),
+    "subnormal": lambda a, smallest: (np.abs(a) < smallest) & (a != 0),
+}
+
+
+@form("testp", f"test:{'|'.join(CLASSES)} T:float", "T", "pred")
+def _testp(a, test: str):
+    return CLASSES[test](a, np.finfo(a.dtype).smallest_normal)

@@ -6,14 +6,13 @@ are the upper half of an fp32 number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import numpy as np
 
 TINY = np.float32(2.0**-126)  # the smallest normal fp32
-TINIEST = np.float32(2.0**-14)  # the smallest normal f16
+SMALLEST = {"f16": np.float32(2.0**-14), "bf16": TINY}  # likewise
 NOT_A_NUMBER = 0x7FFF  # what the hardware gives for any NaN, in both 16-bit types
-DIRECTIONS = ("rn", "rz", "rm", "rp")
 
 
 def flush(values: np.ndarray, tiny: np.floating = TINY) -> np.ndarray:
@@ -21,15 +20,10 @@ def flush(values: np.ndarray, tiny: np.floating = TINY) -> np.ndarray:
     return values * (np.abs(values) >= tiny)
 
 
-def saturate(function: Callable) -> Callable:
+def saturate(values: np.ndarray) -> np.ndarray:
     """.sat: clamp to [0, 1], NaN and -0 to 0."""
-
-    def saturated(*sources):
-        result = function(*sources)
-        zero, one = result.dtype.type(0), result.dtype.type(1)
-        return np.where(result > 0, np.minimum(result, one), zero)
-
-    return saturated
+    zero, one = values.dtype.type(0), values.dtype.type(1)
+    return np.where(values > 0, np.minimum(values, one), zero)
 
 
 def rounded_sum(
@@ -122,15 +116,10 @@ def round_to(
     return result
 
 
-def on_halves(function: Callable, base: str, ftz: bool) -> Callable:
-    """A function of 16-bit floats from one of fp32 numbers."""
-    tiny = TINIEST if base == "f16" else TINY
-
-    def apply(*sources):
-        wide = [widen(source, base) for source in sources]
-        return function(*(flush(one, tiny) for one in wide) if ftz else wide)
-
-    return apply
+def as_floats(sources: Iterable[np.ndarray], base: str, ftz: str = "") -> list[np.ndarray]:
+    """16-bit floats as fp32 numbers, the subnormal ones as zeros if .ftz asks for it."""
+    wide = [widen(source, base) for source in sources]
+    return [flush(one, SMALLEST[base]) for one in wide] if ftz else wide
 
 
 def split(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
