@@ -28,12 +28,11 @@ from .findings import Findings, Reporter
 from .geometry import Batch, Shape, SpecialRegisters
 from .instructions import Instruction, PtxKernel
 from .memory.causality import Beliefs, Causality
-from .memory.copies import Copies
+from .memory.copies import Copies, MBarriers
 from .memory.generic import GenericMemory
 from .memory.global_memory import GlobalMemory
 from .memory.global_shadow import GlobalShadow
 from .memory.local import LocalMemory
-from .memory.mbarriers import MBarriers
 from .memory.order import Order
 from .memory.shared import SharedMemory
 from .ptx_types import cleared

@@ -35,6 +35,10 @@ class Lanes:
         first = np.where(self.active_warps, first, anywhere)
         return np.where(latest >= 0, latest, first[:, None]).reshape(-1)
 
+    def with_stand_ins(self, values: np.ndarray) -> np.ndarray:
+        """A value for every slot, those of others than these taken from the stand-ins."""
+        return values if self.stand_in is None else values[self.stand_in]
+
 
 Step = Callable[[Lanes], None]  # executes one instruction
 

@@ -144,6 +144,6 @@ def address_reader(context: Context, address: Operand) -> AddressReader:
         value = read() + offset if offset else read()
         if len(value) != context.slots:
             return np.broadcast_to(value, context.slots)
-        return value if lanes.stand_in is None else value[lanes.stand_in]
+        return lanes.with_stand_ins(value)
 
     return addresses

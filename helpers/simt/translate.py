@@ -11,12 +11,7 @@ from .context import Context
 from .device_calls import failed_assertion, printf
 from .instructions import Immediate, Instruction, Register, UnsupportedPTX, Vector
 from .lanes import Lanes, Step
-from .memory_instructions import (
-    atomics,
-    loads_and_stores,
-    mbarrier,
-    thread_copies,
-)
+from .memory_instructions import atomics, copies, loads_and_stores
 from .operands import predicate_reader, reader, writer
 from .operations import find_operation, flush
 from .ptx_types import UNSIGNED, is_float
@@ -65,8 +60,8 @@ def _convert_address(context: Context, instruction: Instruction) -> Step:
 
 def _store(context: Context, instruction: Instruction) -> Step:
     """st: plain, or st.async, a copy that an mbarrier counts."""
-    copies = "async" in instruction.modifiers
-    return (thread_copies if copies else loads_and_stores).translate_store(context, instruction)
+    module = copies if "async" in instruction.modifiers else loads_and_stores
+    return module.translate_store(context, instruction)
 
 
 def _guarded(context: Context, instruction: Instruction, step: Step) -> Step:
@@ -202,10 +197,10 @@ TRANSLATORS: dict[str, Translator] = {
     "st": _store,
     "atom": atomics.translate_atomic,
     "red": atomics.translate_atomic,
-    "cp": thread_copies.translate_copy,
+    "cp": copies.translate_copy,
     "fence": loads_and_stores.translate_fence,
     "membar": loads_and_stores.translate_fence,
-    "mbarrier": mbarrier.translate_mbarrier,
+    "mbarrier": copies.translate_mbarrier,
     **dict.fromkeys(("div", "rem"), _division),
     "mov": _move,
     "cvta": _convert_address,

@@ -2,18 +2,14 @@
 
 Lowest first; each imports from those above it in this list alone.
 
-    access         one access of an instruction; where the address spaces lie
-    banks          banks of shared memory
+    access         one access of an instruction; undefined bits that were stored; address spaces
     order          which accesses come before which, as barriers and waits say
     causality      what else orders accesses: fences and flags
-    carried        undefined bits that were stored
-    reads          reads that count only if they are used
     shadow         who touched which bytes of shared memory last: races
-    shared         shared memory
+    shared         shared memory and its banks
     local          local memory
     global_shadow  who touched which bytes of global memory last: races
     global_memory  global memory
     generic        a generic address to the memory that it is in
-    copies         asynchronous copies on their way
-    mbarriers      the barriers in shared memory that count them
+    copies         asynchronous copies on their way, and the mbarriers that count them
 """

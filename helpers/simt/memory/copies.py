@@ -1,4 +1,4 @@
-"""Asynchronous copies on their way into shared memory, or out of it.
+"""Asynchronous copies into shared memory or out of it, and the mbarriers that count their bytes.
 
 A copy into shared memory delivers its data when somebody has waited for it, not before: until
 then its bytes belong to the copy, and touching them is a finding. A thread waits for its own
@@ -9,16 +9,18 @@ not be written until its group has been waited for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..counters import Counters
 from ..geometry import Batch
+from ..hardware import WARP
 from ..instructions import Instruction
+from ..lanes import Lanes
 from .access import Access
 from .global_shadow import GlobalShadow
-from .shadow import FREE, WRITTEN
+from .shadow import FREE, MBARRIER, WRITTEN
 from .shared import SharedMemory
 
 
@@ -35,15 +37,21 @@ class Copy:
     began: int = 0  # when, on the clock of shared memory
     reads: tuple[int, ...] = ()  # of global memory, as its shadow numbers them
 
+    def rows(self, chosen: np.ndarray) -> Copy:
+        """Some rows of it."""
+        groups = None if self.groups is None else self.groups[chosen]
+        slots, places, data = self.slots[chosen], self.places[chosen], self.data[chosen]
+        return replace(self, slots=slots, places=places, data=data, groups=groups)
+
 
 @dataclass
-class PendingRead:
+class CopyOut:
     """A bulk copy out of shared memory that nobody has waited for."""
 
     slot: int
     group: int  # of the thread's bulk copies
-    entries: np.ndarray  # of the shadow
     instruction: Instruction
+    entries: np.ndarray | None  # of the shadow; None: they have been read
     writes: tuple[int, ...] = ()  # to global memory, as its shadow numbers them
 
 
@@ -55,17 +63,17 @@ class Copies:
 
     def start_batch(self, batch: Batch) -> None:
         self.copies: list[Copy] = []  # cp.async that nobody has waited for
-        self.committed = np.zeros(batch.slots, np.int64)  # groups of cp.async, by thread
-        self.bulk_committed = np.zeros(batch.slots, np.int64)
-        self.reading: list[PendingRead] = []
-        self.writing: list[PendingRead] = []  # those whose bytes may not have come to global memory
+        self.outward: list[CopyOut] = []
+        # Groups of cp.async and of bulk copies, by thread.
+        self.committed, self.bulk_committed = np.zeros((2, batch.slots), np.int64)
         # When a thread last fenced the asynchronous proxy, for shared and for global memory.
         self.fenced, self.fenced_global = np.zeros((2, batch.slots), np.int32)
 
     def end_batch(self) -> None:
         """Report the bulk copies that a block has not waited for before its end."""
-        for one in self.reading:
-            self.report_unwaited(one.instruction, one.slot)
+        for one in self.outward:
+            if one.entries is not None:
+                self.report_unwaited(one.instruction, one.slot)
 
     def report_unwaited(self, instruction: Instruction, slot: int) -> None:
         self.shared.reporter.report(
@@ -88,7 +96,7 @@ class Copies:
         if not copy.data.size:
             return
         entries = self.shadow.entries(copy.places, copy.data.shape[1])
-        access = Access(copy.instruction, copy.data.shape[1], 1, Counters())
+        access = Access(copy.instruction, copy.data.shape[1], 1)
         self.shadow.check_write(copy.slots, entries, access)
         self.shadow.owner[entries] = WRITTEN
         self.shadow.write_time[entries] = -1  # what touches them is no race besides
@@ -122,31 +130,173 @@ class Copies:
         for copy in self.copies:
             done = mask[copy.slots] & (copy.groups <= newest[copy.slots])
             if done.any():
-                self.land(part_of(copy, done), copy.slots[done])
+                self.land(copy.rows(done), copy.slots[done])
             if not done.all():
-                kept.append(part_of(copy, ~done))
+                kept.append(copy.rows(~done))
         self.copies = kept
 
     def wait_bulk(self, mask: np.ndarray, behind: int, written: bool) -> None:
         """Give back what bulk copies of these threads have read, but for the newest groups; with
         `written`, they have written it too."""
-
-        def done(one: PendingRead) -> bool:
-            return mask[one.slot] and one.group < self.bulk_committed[one.slot] - behind
-
-        for one in self.reading:
-            if done(one):
-                self.shadow.owner[one.entries] = FREE
-        self.reading = [one for one in self.reading if not done(one)]
-        if written:
-            for one in self.writing:
-                if done(one):
-                    self.outside.finish(one.writes)
-            self.writing = [one for one in self.writing if not done(one)]
+        kept = []
+        for one in self.outward:
+            done = mask[one.slot] and one.group < self.bulk_committed[one.slot] - behind
+            if done and one.entries is not None:
+                self.shadow.owner[one.entries], one.entries = FREE, None
+            if done and written:
+                self.outside.finish(one.writes)
+            else:
+                kept.append(one)
+        self.outward = kept
 
 
-def part_of(copy: Copy, chosen: np.ndarray) -> Copy:
-    """Some rows of a copy."""
-    groups = None if copy.groups is None else copy.groups[chosen]
-    rows = copy.slots[chosen], copy.places[chosen], copy.data[chosen]
-    return Copy(copy.instruction, *rows, groups, copy.began, copy.reads)
+# ---- mbarriers ----------------------------------------------------------------------------------
+
+
+@dataclass
+class MBarrier:
+    """The state of one mbarrier; a phase ends when no arrival and no byte is pending."""
+
+    expected: int
+    clock: np.ndarray  # per warp of the cluster: what the phases that ended have ordered
+    arriving: np.ndarray  # likewise, of the phase that runs
+    pending: int = 0
+    bytes: int = 0
+    phase: int = 0
+    coming: list[tuple[int, Copy | None]] = field(default_factory=list)  # bytes not yet counted
+    copies: list[Copy] = field(default_factory=list)  # counted by the phase that runs
+    done: list[Copy] = field(default_factory=list)  # of phases that ended, seen by nobody yet
+    missing: bool = False  # no mbarrier at all: reported, and then left alone
+
+    def settle(self) -> None:
+        """End the phase if nothing is pending."""
+        if self.pending == 0 and self.bytes == 0:
+            self.phase += 1
+            self.pending = self.expected
+            self.clock = np.maximum(self.clock, self.arriving)
+            self.arriving = np.zeros_like(self.arriving)
+            self.done, self.copies = self.done + self.copies, []
+
+    def take(self) -> None:
+        """Count the bytes that have come. This is put off until a test would fail without them:
+        copies are slow, and a wait that does not wait for them would be right by chance."""
+        coming, self.coming = self.coming, []
+        for size, copy in coming:
+            self.copies += [copy] if copy else []
+            self.bytes -= size
+            self.settle()
+
+
+class MBarriers:
+    """All mbarriers of a batch."""
+
+    def __init__(self, shared: SharedMemory, copies: Copies):
+        self.shared, self.copies = shared, copies
+        self.shadow, self.order = shared.shadow, shared.order
+        self.changes = 0  # counts what may end a wait
+
+    def start_batch(self) -> None:
+        self.at: dict[int, MBarrier] = {}  # by the byte in the batch's shared memory
+        self.failed = ""  # what the last test that failed was waiting for
+
+    def end_batch(self) -> None:
+        """Report the copies that a block has not waited for before its end."""
+        for barrier in self.at.values():
+            barrier.take()
+            for copy in barrier.copies + barrier.done:
+                unused = ~self._used(copy)  # a use without a wait has been reported
+                for slot in copy.slots[unused]:
+                    self.copies.report_unwaited(copy.instruction, int(slot))
+
+    def _used(self, copy: Copy) -> np.ndarray:
+        """Whether a thread has touched bytes of the copy since it began, for each of its rows."""
+        shadow, entries = self.shadow, self.shadow.entries(copy.places, copy.data.shape[1])
+        read = shadow.readers[:, entries] >= 0
+        read = (read & (shadow.read_times[:, entries] >= copy.began)).any(axis=0)
+        written = shadow.write_site[entries] != copy.instruction.number
+        return (read | written).any(axis=1)
+
+    def find(
+        self, lanes: Lanes, addresses: np.ndarray, instruction: Instruction
+    ) -> Iterator[tuple[MBarrier, np.ndarray]]:
+        """Yields each mbarrier with the threads that use it; reports those that are none, once."""
+        access = Access(instruction, 8, 1)
+        slots, places = self.shared.valid(addresses, access, lanes, "load")
+        for place in np.unique(places):
+            users = slots[places == place]
+            barrier = self.at.get(int(place))
+            if barrier is None:
+                self.shared.reporter.report(
+                    "mbarrier not initialised",
+                    instruction,
+                    "no thread has executed mbarrier.init there",
+                    users,
+                )
+                none = np.zeros(0, np.int32)
+                barrier = self.at[int(place)] = MBarrier(0, none, none, missing=True)
+            if barrier.missing:
+                continue
+            self._check_init(users, int(place), instruction)
+            yield barrier, users
+
+    def _check_init(self, users: np.ndarray, place: int, instruction: Instruction) -> None:
+        """Report the threads before which mbarrier.init is not ordered; their warps know it from
+        now on, so that one report does for all uses."""
+        shadow, seen, entry = self.shadow, self.order.seen, place // self.shadow.grain
+        first, time = shadow.writer[entry], shadow.write_time[entry]
+        column = self.order.column(first)
+        racing = users[(seen[users // WARP, column] <= time) & (users != first)]
+        if len(racing):
+            shadow.check_order(racing, np.full((len(racing), 1), entry), instruction)
+            seen[racing // WARP, column] = time + 1
+
+    def initialise(self, lanes: Lanes, addresses, counts, instruction: Instruction) -> None:
+        access = Access(instruction, 8, 1)
+        slots, places = self.shared.valid(addresses, access, lanes, "store")
+        entries = self.shadow.entries(places, 8)
+        self.shadow.check_write(slots, entries, access)
+        self.shadow.owner[entries] = MBARRIER
+        for slot, place in zip(slots, places, strict=True):
+            count = int(counts[slot])
+            clock = np.zeros(self.order.warps, np.int32)
+            self.at[int(place)] = MBarrier(count, clock, clock.copy(), count)
+        self.changes += 1
+
+    def invalidate(self, barrier: MBarrier) -> None:
+        """Its bytes may hold something else."""
+        (place,) = (place for place, one in self.at.items() if one is barrier)
+        del self.at[place]
+        self.shadow.owner[self.shadow.entries(np.array([place]), 8)] = FREE
+
+    def arrive(self, barrier: MBarrier, slots: np.ndarray, counts, expected, drop: bool) -> None:
+        """Each thread announces `expected` bytes, then arrives `counts` times, in lane order."""
+        self.changes += 1
+        order = self.order
+        order.now += 1
+        for slot in slots:
+            if barrier.pending <= 0:
+                barrier.take()  # all have arrived, so that only bytes can end the phase
+            barrier.bytes += int(expected[slot])
+            barrier.pending -= int(counts[slot])
+            barrier.expected -= int(counts[slot]) if drop else 0
+            clock = barrier.arriving
+            np.maximum(clock, order.seen[slot // WARP], out=clock)
+            clock[order.column(slot)] = order.now
+            barrier.settle()
+
+    def complete(self, barrier: MBarrier, size: int, copy: Copy | None = None) -> None:
+        """`size` bytes have come; `copy` is what brought them."""
+        self.changes += 1
+        barrier.coming.append((size, copy))
+
+    def observe(self, barrier: MBarrier, slots: np.ndarray) -> None:
+        """These threads have seen that the last phase is over: what it ordered, is ordered."""
+        shared, order, warps = self.shared, self.order, np.unique(slots // WARP)
+        for copy in barrier.done:
+            self.copies.land(copy, np.repeat(slots[:1], len(copy.slots)))
+            shared.received(copy.slots, slots[0] // shared.padded, copy.instruction)
+        if barrier.done:
+            order.now += 1
+            barrier.clock[order.column(slots[0])] = order.now
+        barrier.done = []
+        order.seen[warps] = np.maximum(order.seen[warps], barrier.clock)

@@ -38,8 +38,7 @@ class GenericMemory:
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         result = None
         for memory, low, chosen in self.parts(addresses, lanes):
-            places = addresses if chosen.stand_in is None else addresses[chosen.stand_in]
-            values = memory.load(places - low, access, chosen)
+            values = memory.load(chosen.with_stand_ins(addresses) - low, access, chosen)
             if result is None:
                 result = values
             else:
@@ -49,11 +48,9 @@ class GenericMemory:
 
     def store(self, addresses, values, access: Access, lanes: Lanes) -> None:
         for memory, low, chosen in self.parts(addresses, lanes):
-            places, kept = addresses, values
-            if chosen.stand_in is not None:
-                places = addresses[chosen.stand_in]
-                kept = [np.broadcast_to(v, addresses.shape)[chosen.stand_in] for v in values]
-            memory.store(places - low, kept, access, chosen)
+            wide = [np.broadcast_to(value, addresses.shape) for value in values]
+            kept = [chosen.with_stand_ins(value) for value in wide]
+            memory.store(chosen.with_stand_ins(addresses) - low, kept, access, chosen)
 
     def memory_of(self, address: int) -> tuple[GlobalMemory | SharedMemory | LocalMemory, int]:
         """(memory, first address of its window) of one generic address."""

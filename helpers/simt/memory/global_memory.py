@@ -10,14 +10,13 @@ allocation too, in which nobody may touch what is between the rows.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ..analysis import ANYTHING
-from ..counters import Counters
 from ..findings import Reporter
 from ..geometry import Batch
 from ..hardware import ALLOCATION_ALIGN, BULK_ALIGN, SECTOR
@@ -127,42 +126,47 @@ class GlobalMemory:
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
-        allocation = self._common_allocation(addresses, access)
-        if allocation is None:
-            return self._load_carefully(addresses, access, lanes)
-        offsets = addresses - allocation.page
-        self._count("load", offsets >> 5, access, lanes)
-        if allocation.epochs is not None and not access.atomic:
-            slots = np.flatnonzero(lanes.mask)
-            self.shadow.read(allocation, offsets[slots], slots, access)
-        view = allocation.views[access.size]
-        index = offsets >> (access.size.bit_length() - 1)
-        if access.elements == 1:
-            return [view[index]]
-        return [view[index + element] for element in range(access.elements)]
+        self._count("load", addresses, access, lanes)
+        values = None
+        for allocation, chosen in self._parts(addresses, access, lanes, "load"):
+            places = addresses if chosen is lanes else chosen.with_stand_ins(addresses)
+            offsets = places - allocation.page
+            if allocation.epochs is not None and not access.atomic:
+                slots = np.flatnonzero(chosen.mask)
+                self.shadow.read(allocation, offsets[slots], slots, access)
+            view = allocation.views[access.size]
+            index = offsets >> (access.size.bit_length() - 1)
+            found = [view[index]]
+            found += [view[index + element] for element in range(1, access.elements)]
+            if chosen is lanes:
+                return found
+            values = values or all_ones(len(addresses), access)
+            for value, one in zip(values, found, strict=True):
+                value[chosen.mask] = one[chosen.mask]
+        return values or all_ones(len(addresses), access)
 
     def store(
         self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes: Lanes
     ) -> None:
         """Store one array of unsigned values per element; lanes that may not write are dropped."""
-        allocation = self._common_allocation(addresses, access)
-        if allocation is None:
-            self._store_carefully(addresses, values, access, lanes)
-            return
-        offsets = addresses - allocation.page
-        self.changes += not access.atomic
-        self._count("store", offsets >> 5, access, lanes)
-        allocation.written = True
-        if allocation.constant:
-            self._report_constant(allocation, access.instruction, np.flatnonzero(lanes.mask))
-        view = allocation.views[access.size]
-        index = offsets >> (access.size.bit_length() - 1)
-        if allocation.epochs is not None and not access.atomic:
-            slots = np.flatnonzero(lanes.mask)
-            same = functools.partial(_same, view, index, values)
-            self.shadow.write(allocation, offsets[slots], slots, access, same=same)
-        for element, value in enumerate(values):
-            view[index + element] = value
+        self._count("store", addresses, access, lanes)
+        for allocation, chosen in self._parts(addresses, access, lanes, "store"):
+            places, kept = addresses, values
+            if chosen is not lanes:
+                places = chosen.with_stand_ins(addresses)
+                wide = [np.broadcast_to(value, addresses.shape) for value in values]
+                kept = [chosen.with_stand_ins(value) for value in wide]
+            offsets = places - allocation.page
+            self.changes += not access.atomic
+            slots = np.flatnonzero(chosen.mask)
+            self._wrote(allocation, access.instruction, slots)
+            view = allocation.views[access.size]
+            index = offsets >> (access.size.bit_length() - 1)
+            if allocation.epochs is not None and not access.atomic:
+                same = functools.partial(_same, view, index, kept)
+                self.shadow.write(allocation, offsets[slots], slots, access, same=same)
+            for element, value in enumerate(kept):
+                view[index + element] = value
 
     def changed(
         self, addresses: np.ndarray, slots: np.ndarray, wrote: np.ndarray, access: Access
@@ -180,15 +184,26 @@ class GlobalMemory:
 
     # ---- counting ----
 
-    def _count(self, verb: str, sectors: np.ndarray, access: Access, lanes: Lanes) -> None:
+    def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
         if access.atomic:
             return
         tally = vars(access.tally)
         tally[f"{verb}_requests"] += lanes.warps
-        tally[f"{verb}_sectors"] += distinct_per_warp(sectors) - lanes.idle_warps
+        tally[f"{verb}_sectors"] += distinct_per_warp(addresses >> 5) - lanes.idle_warps
         tally[f"{verb}_bytes"] += lanes.count * access.width
 
     # ---- checking ----
+
+    def _parts(
+        self, addresses: np.ndarray, access: Access, lanes: Lanes, verb: str
+    ) -> Iterator[tuple[Allocation, Lanes]]:
+        """Yields each allocation with the lanes that may access it; reports the others."""
+        allocation = self._common_allocation(addresses, access)
+        if allocation is not None:
+            yield allocation, lanes
+            return
+        for one, active in self._sort_out(addresses, access, lanes, verb):
+            yield one, Lanes(active)
 
     def _common_allocation(self, addresses: np.ndarray, access: Access) -> Allocation | None:
         """The allocation that holds every lane's access, all aligned; None if there is none."""
@@ -232,20 +247,18 @@ class GlobalMemory:
             message = explain(int(addresses[slots[0]]), access)
             self.reporter.report(kind, access.instruction, message, slots)
 
-    def _report_constant(
-        self, allocation: Allocation, instruction: Instruction, slots: np.ndarray
-    ) -> None:
-        message = (
-            f"{allocation.name} comes in by a pointer to const, so that loads may be served by a "
-            "cache that sees no stores, or from before them"
-        )
-        self.reporter.report("store through a pointer to const", instruction, message, slots)
+    def _wrote(self, allocation: Allocation, instruction: Instruction, slots: np.ndarray) -> None:
+        """These threads store to an allocation."""
+        allocation.written = True
+        if allocation.constant:
+            message = (
+                f"{allocation.name} comes in by a pointer to const, so that loads may be served by "
+                "a cache that sees no stores, or from before them"
+            )
+            self.reporter.report("store through a pointer to const", instruction, message, slots)
 
     def _explain_alignment(self, address: int, access: Access) -> str:
-        return (
-            f"an access of {access.width} bytes needs an address that is a multiple of "
-            f"{access.width}; {self._describe(address)}"
-        )
+        return access.explain_alignment(self._describe(address))
 
     def _explain_bounds(self, address: int, access: Access) -> str:
         place = self._describe(address, access.width)
@@ -280,19 +293,6 @@ class GlobalMemory:
         )
         return f"{place}, which starts {offset} bytes past a multiple of 256" if offset else place
 
-    def _load_carefully(
-        self, addresses: np.ndarray, access: Access, lanes: Lanes
-    ) -> list[np.ndarray]:
-        values = all_ones(len(addresses), access)
-        self._count("load", addresses >> 5, access, lanes)
-        for allocation, active in self._sort_out(addresses, access, lanes, "load"):
-            offsets = addresses[active] - allocation.page
-            if allocation.epochs is not None and not access.atomic:
-                self.shadow.read(allocation, offsets, np.flatnonzero(active), access)
-            for element, value in enumerate(values):
-                value[active] = allocation.views[access.size][offsets // access.size + element]
-        return values
-
     def read_range(
         self, address: int, size: int, instruction: Instruction, slot: int
     ) -> np.ndarray | None:
@@ -320,9 +320,7 @@ class GlobalMemory:
         allocation = self._holder(address, len(data), "store", instruction, slot)
         if allocation is not None:
             start = address - allocation.page
-            allocation.written = True
-            if allocation.constant:
-                self._report_constant(allocation, instruction, np.array([slot]))
+            self._wrote(allocation, instruction, np.array([slot]))
             if allocation.epochs is not None:
                 self.shadow.write(allocation, *_pieces(start, len(data), slot), _bulk(instruction))
             allocation.data[start : start + len(data)] = data
@@ -337,19 +335,6 @@ class GlobalMemory:
         message = f"{size} bytes at an address that no array holds: {place}"
         self.reporter.report(f"out-of-bounds {verb}", instruction, message, np.array([slot]))
         return None
-
-    def _store_carefully(self, addresses, values, access: Access, lanes: Lanes) -> None:
-        self._count("store", addresses >> 5, access, lanes)
-        for allocation, active in self._sort_out(addresses, access, lanes, "store"):
-            offsets = addresses[active] - allocation.page
-            allocation.written = True
-            if allocation.constant:
-                self._report_constant(allocation, access.instruction, np.flatnonzero(active))
-            if allocation.epochs is not None and not access.atomic:
-                self.shadow.write(allocation, offsets, np.flatnonzero(active), access)
-            for element, value in enumerate(values):
-                kept = np.broadcast_to(value, addresses.shape)[active]
-                allocation.views[access.size][offsets // access.size + element] = kept
 
 
 def _same(view: np.ndarray, index: np.ndarray, values: list[np.ndarray], after: bool) -> np.ndarray:
@@ -369,7 +354,7 @@ def _pieces(start: int, size: int, slot: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bulk(instruction: Instruction) -> Access:
-    return Access(instruction, BULK_ALIGN, 1, Counters(), asynchronous=True)
+    return Access(instruction, BULK_ALIGN, 1, asynchronous=True)
 
 
 def rows_apart(array: np.ndarray) -> bool:

@@ -15,8 +15,7 @@ from ..instructions import Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
 from ..suspicion import Suspicion
-from .access import Access, all_ones, distinct_per_warp
-from .carried import Carried
+from .access import Access, Carried, all_ones, distinct_per_warp
 
 
 class LocalMemory:

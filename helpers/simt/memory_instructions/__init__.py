@@ -4,7 +4,5 @@ Lowest first; each imports from those above it in this list alone.
 
     loads_and_stores  ld, st; fence, membar; cvta, isspacep, mapa, getctarank
     atomics           atom, red
-    bulk_copies       cp.async.bulk
-    thread_copies     cp.async, st.async
-    mbarrier          mbarrier
+    copies            cp.async, cp.async.bulk, st.async; mbarrier
 """

@@ -81,10 +81,10 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             mask = np.zeros(context.slots, bool)
             mask[slots[turn]] = True
             taking = Lanes(mask)
-            stand_in = slice(None) if taking.stand_in is None else taking.stand_in
-            old = memory.load(places[stand_in], access, taking)[0].view(dtype)
-            new = apply(old, *(value[stand_in] for value in values)).astype(dtype)
-            memory.store(places[stand_in], [new.view(raw)], access, taking)
+            where_to = taking.with_stand_ins(places)
+            old = memory.load(where_to, access, taking)[0].view(dtype)
+            new = apply(old, *map(taking.with_stand_ins, values)).astype(dtype)
+            memory.store(where_to, [new.view(raw)], access, taking)
             context.global_memory.changes += int((new.view(raw) != old.view(raw)).any())
             result[mask] = old[mask]
             if name == "cas":
@@ -94,7 +94,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             mask = np.zeros(context.slots, bool)
             mask[waiting] = True
             taking = Lanes(mask)
-            one = places if taking.stand_in is None else places[taking.stand_in]
+            one = taking.with_stand_ins(places)
             before = memory.load(one, access, taking)[0].view(dtype)[waiting[-1]]
             history = _in_turn(name, apply, before, [value[waiting] for value in values])
             after = np.full(context.slots, history[-1], dtype)

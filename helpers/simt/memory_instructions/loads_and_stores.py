@@ -148,9 +148,7 @@ def translate_store(context: Context, instruction: Instruction) -> Step:
         values = []
         for read in readers:
             value = read()
-            if lanes.stand_in is not None and len(value) == context.slots:
-                value = value[lanes.stand_in]
-            values.append(value)
+            values.append(lanes.with_stand_ins(value) if len(value) == context.slots else value)
         memory.store(addresses(lanes), values, access, lanes)
 
     return store

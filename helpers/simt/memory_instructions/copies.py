@@ -1,0 +1,403 @@
+"""Asynchronous copies (cp.async, cp.async.bulk, st.async) and mbarriers (mbarrier.*)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..context import Context
+from ..counters import Counters
+from ..hardware import BULK_ALIGN, MAX_CLUSTER, SECTOR
+from ..instructions import Address, Instruction, Operand, Register, elements, unknown
+from ..lanes import Lanes, Step
+from ..memory.access import Access
+from ..memory.copies import Copy, CopyOut, MBarrier
+from ..memory.shadow import READ
+from ..operands import AddressReader, Reader, Writer, address_reader, reader, wide_reader, writer
+from ..ptx_types import type_size
+from .loads_and_stores import names_shared, shared_reader
+
+BULK = {"shared_cluster", "shared_cta", "global", "mbarrier_complete_tx_bytes", "bulk_group"}
+BULK |= {"L2_cache_hint", "multicast_cluster"}
+
+
+def translate_copy(context: Context, instruction: Instruction) -> Step:
+    """The function that executes cp.async: a copy by each thread, or `.bulk` of a whole piece by
+    one thread."""
+    first, *kinds = instruction.modifiers
+    bulk = kinds[:1] == ["bulk"]
+    action, *more = kinds[bulk:]
+    copies, operands = context.copies, instruction.operands
+    if first != "async":
+        raise unknown(instruction)
+    if action == "commit_group":
+
+        def commit(lanes: Lanes) -> None:
+            (copies.bulk_committed if bulk else copies.committed)[lanes.mask] += 1
+
+        return commit
+    if action in ("wait_group", "wait_all"):
+        behind = operands[0].value if operands else 0
+        if bulk:
+            return lambda lanes: copies.wait_bulk(lanes.mask, behind, "read" not in more)
+        uncommitted = action == "wait_all"
+        return lambda lanes: copies.wait(lanes.mask, copies.committed - 1 - behind + uncommitted)
+    if not bulk and action == "mbarrier":
+        return _arrive_after_copies(context, instruction)
+    if not bulk and action in ("ca", "cg"):
+        return _copy_elements(context, instruction)
+    if bulk and [action, *more] == ["prefetch", "L2", "global"]:
+        return lambda lanes: None
+    if bulk and {action, *more} <= BULK and action != more[0]:
+        return _bulk_copy(context, instruction, action != "global", more[0] != "global")
+    raise unknown(instruction)
+
+
+# ---- by each thread -----------------------------------------------------------------------------
+
+
+def _copy_elements(context: Context, instruction: Instruction) -> Step:
+    """cp.async: 4, 8 or 16 bytes for each thread; what the source lacks is filled with zeros."""
+    target, source, size, *rest = instruction.operands
+    if "L2_cache_hint" in instruction.modifiers:
+        rest = rest[:-1]
+    if rest and isinstance(rest[0], Register):
+        if context.kernel.registers[rest[0].name] == "pred":
+            raise unknown(instruction)
+    width = size.value
+    read_given = wide_reader(context, rest[0], "u32") if rest else None
+    into, out_of = shared_reader(context, target), address_reader(context, source)
+    tally, copies = context.tally_of(instruction), context.copies
+    access = Access(instruction, width, 1)
+
+    def copy(lanes: Lanes) -> None:
+        slots, places = context.shared.valid(into(lanes), access, lanes, "store")
+        data = np.zeros((context.slots, width), np.uint8)
+        given = np.full(context.slots, width) if read_given is None else read_given()
+        addresses = out_of(lanes)
+        given = _checked_lengths(context, instruction, lanes, given, width, addresses)
+        for length in np.unique(given[lanes.mask]):
+            chosen = lanes if read_given is None else Lanes(lanes.mask & (given == length))
+            if length:
+                size = min(4, int(length & -length))
+                scratch = Counters()
+                part = Access(instruction, size, int(length) // size, scratch)
+                part.asynchronous = True
+                places_read = chosen.with_stand_ins(addresses)
+                words = context.global_memory.load(places_read, part, chosen)
+                if context.suspicion.pending:
+                    context.suspicion.use_loaded(instruction)
+                bytes_ = np.stack(words, axis=1).view(np.uint8).reshape(context.slots, -1)
+                data[chosen.mask, :length] = bytes_[chosen.mask]
+                tally.copy_requests += scratch.load_requests
+                tally.copy_sectors += scratch.load_sectors
+                tally.copied_in_bytes += scratch.load_bytes
+        groups, reads = copies.committed[slots], copies.outside.take()
+        new = Copy(instruction, slots, places, data[slots], groups, reads=reads)
+        copies.begin(new)
+        copies.copies.append(new)
+
+    return copy
+
+
+def _checked_lengths(
+    context: Context,
+    instruction: Instruction,
+    lanes: Lanes,
+    given: np.ndarray,
+    width: int,
+    addresses: np.ndarray,
+) -> np.ndarray:
+    """The lengths to read; reports those that are too long, and addresses that do not fit."""
+    longer = lanes.mask & (given > width)
+    if longer.any():
+        message = f"the source size is larger than the {width} bytes of the copy"
+        context.report("asynchronous copy of more than its size", instruction, message, longer)
+    skewed = lanes.mask & (given > 0) & (addresses % width != 0)
+    if skewed.any():
+        message = f"a copy of {width} bytes needs a source at a multiple of {width}"
+        context.report("misaligned load", instruction, message, skewed)
+    return np.where(skewed, 0, np.minimum(given, width))
+
+
+def _arrive_after_copies(context: Context, instruction: Instruction) -> Step:
+    """cp.async.mbarrier.arrive: arrives once this thread's copies are done; without .noinc the
+    phase also waits for one arrival more, so that the two cancel out."""
+    counts = "noinc" in instruction.modifiers
+    addresses = shared_reader(context, instruction.operands[0], not names_shared(instruction))
+    copies, mbarriers = context.copies, context.mbarriers
+
+    def arrive(lanes: Lanes) -> None:
+        for barrier, slots in mbarriers.find(lanes, addresses(lanes), instruction):
+            kept = []
+            for copy in copies.copies:
+                ours = np.isin(copy.slots, slots)
+                if ours.any():
+                    barrier.copies.append(copy.rows(ours))
+                if not ours.all():
+                    kept.append(copy.rows(~ours))
+            copies.copies = kept
+            if counts:
+                ones = np.ones(context.slots, np.int64)
+                mbarriers.arrive(barrier, slots, ones, 0 * ones, False)
+
+    return arrive
+
+
+def translate_store(context: Context, instruction: Instruction) -> Step:
+    """st.async: a store into the shared memory of the cluster that an mbarrier counts."""
+    target, values, bar = instruction.operands
+    kind = instruction.modifiers[-1]
+    parts = elements(values)
+    width = type_size(kind) * len(parts)
+    readers = [reader(context, part, f"b{8 * type_size(kind)}") for part in parts]
+    into, bars = shared_reader(context, target), shared_reader(context, bar)
+    access = Access(instruction, width, 1)
+    copies, mbarriers = context.copies, context.mbarriers
+
+    def store(lanes: Lanes) -> None:
+        slots, places = context.shared.valid(into(lanes), access, lanes, "store")
+        words = [np.broadcast_to(read(), context.slots)[slots] for read in readers]
+        data = np.ascontiguousarray(np.stack(words, axis=1)).view(np.uint8)
+        context.tally_of(instruction).remote_requests += lanes.warps
+        new = Copy(instruction, slots, places, data)
+        copies.begin(new)
+        counted = np.zeros(len(slots), bool)
+        for barrier, users in mbarriers.find(lanes, bars(lanes), instruction):
+            ours = np.isin(slots, users)
+            mbarriers.complete(barrier, len(users) * width, new.rows(ours))
+            counted |= ours
+        if not counted.all():
+            copies.land(new.rows(~counted), slots[~counted])
+
+    return store
+
+
+# ---- of whole pieces ----------------------------------------------------------------------------
+
+
+def _bulk_copy(context: Context, instruction: Instruction, inward: bool, outward: bool) -> Step:
+    """cp.async.bulk into shared memory, or out of it, or both."""
+    target, source, length, *rest = instruction.operands
+    into = shared_reader(context, target) if inward else address_reader(context, target)
+    out_of = shared_reader(context, source) if outward else address_reader(context, source)
+    sizes = wide_reader(context, length, "u32")
+    bar = shared_reader(context, rest[0]) if inward else None
+    masks = None
+    if "multicast_cluster" in instruction.modifiers:
+        masks = wide_reader(context, rest[1], "u16")
+    copies, shared, memory = context.copies, context.shared, context.global_memory
+    shadow, mbarriers = shared.shadow, context.mbarriers
+    tally = context.tally_of(instruction)
+    # What a bulk copy wrote, another may read without a fence: both go through the async proxy.
+    bulk = np.array(
+        [one.opcode == "cp" and "bulk" in one.modifiers for one in context.kernel.instructions]
+    )
+
+    def report(kind: str, message: str, slot: int) -> None:
+        context.reporter.report(kind, instruction, message, np.array([slot]))
+
+    def place_of(slot: int, address: int, size: int, verb: str) -> tuple[int, int]:
+        """(byte of the batch's shared memory, bytes that fit there); a finding if not all do."""
+        block, near, outside = shared.locate(np.array([slot]), np.array([address]), instruction)
+        if outside[0] or near[0] < 0 or near[0] + size > shared.declared:
+            message = f"{size} bytes at byte {int(near[0])}, but {shared.extent()}"
+            report(f"out-of-bounds shared {verb}", message, slot)
+        room = shared.declared - int(near[0]) if near[0] >= 0 and not outside[0] else 0
+        return int(block[0] * shared.stride + near[0]), min(size, max(0, room))
+
+    def fetch(slot: int, address: int, size: int) -> np.ndarray | None:
+        """The bytes to copy; None if not all are there."""
+        if not outward:
+            tally.copied_in_bytes += size
+            tally.copy_sectors += _sectors(address, size)
+            data = memory.read_range(address, size, instruction, slot)
+            if data is None:
+                return None
+            writers, times = memory.stored(address, size)
+            fenced = np.maximum(copies.fenced_global[writers], copies.fenced_global[slot])
+            if (times >= fenced).any():
+                report(
+                    "global memory not fenced for an asynchronous copy",
+                    "bytes that a thread has stored in this launch are copied with no "
+                    "fence.proxy.async between",
+                    slot,
+                )
+            return data
+        place, room = place_of(slot, address, size, "load")
+        if room < size:
+            return None
+        entries = shadow.entries(np.array([place]), size)
+        shadow.check_read(np.array([slot]), entries, Access(instruction, size, 1))
+        context.suspicion.use_loaded(instruction)
+        writers = shadow.writer[entries]
+        fenced = np.maximum(copies.fenced[writers], copies.fenced[slot])
+        stale = (writers >= 0) & (shadow.write_time[entries] >= fenced)
+        if (stale & ~bulk[shadow.write_site[entries]]).any():
+            report(
+                "shared memory not fenced for an asynchronous copy",
+                "bytes that a thread stored are copied with no fence.proxy.async between",
+                slot,
+            )
+        if not inward:
+            shadow.owner[entries] = READ
+            group = int(copies.bulk_committed[slot])
+            copies.outward.append(CopyOut(slot, group, instruction, entries))
+        return shared.views[1][place : place + size].copy()
+
+    def deliver(slot: int, address: int, bar_address: int, size: int, data, reads) -> None:
+        """Without data, or room for it, what fits is filled with ones, and the wait ends."""
+        place, room = place_of(slot, address, size, "store")
+        data = np.full(room, 255, np.uint8) if data is None else data[:room]
+        new = Copy(instruction, np.array([slot]), np.array([place]), data[None], reads=reads)
+        copies.begin(new)
+        only = np.zeros(context.slots, bool)
+        only[slot] = True
+        where = np.full(context.slots, bar_address)
+        barrier = None
+        for barrier, _ in mbarriers.find(Lanes(only), where, instruction):
+            mbarriers.complete(barrier, size, new)
+        if barrier is None:
+            copies.land(new, new.slots)
+
+    def copy(lanes: Lanes) -> None:
+        targets, sources, lengths = into(lanes), out_of(lanes), sizes()
+        bars = bar(lanes) if bar else None
+        tally.copy_requests += lanes.warps
+        for slot in np.flatnonzero(lanes.mask).tolist():
+            to, start, size = int(targets[slot]), int(sources[slot]), int(lengths[slot])
+            data = None
+            if (to | start | size) % BULK_ALIGN:
+                message = f"addresses and size ({size}) must be multiples of {BULK_ALIGN} bytes"
+                report("misaligned bulk copy", message, slot)
+            elif size:
+                data = fetch(slot, start, size)
+            reads = copies.outside.take()
+            if not size or data is None and not inward:
+                continue
+            if not inward:
+                tally.copied_out_bytes += size
+                tally.copy_sectors += _sectors(to, size)
+                memory.write_range(to, data, instruction, slot)
+                copies.outward[-1].writes = copies.outside.take()
+                continue
+            ends = [(to, int(bars[slot]))]
+            if masks is not None:
+                ranks = [rank for rank in range(MAX_CLUSTER) if masks()[slot] >> rank & 1]
+                ends = [[shared.at_rank(one, rank) for one in ends[0]] for rank in ranks]
+            for end in ends:
+                deliver(slot, *end, size, data, reads)
+
+    return copy
+
+
+def _sectors(address: int, size: int) -> int:
+    return (address + size - 1) // SECTOR - address // SECTOR + 1
+
+
+# ---- mbarriers ----------------------------------------------------------------------------------
+
+
+def translate_mbarrier(context: Context, instruction: Instruction) -> Step:
+    """The function that executes mbarrier.init, .inval, .arrive, .test_wait and alike."""
+    action = instruction.modifiers[0]
+    operands = list(instruction.operands)
+    if action == "pending_count":
+        read, write = reader(context, operands[1], "u64"), writer(context, operands[0], "u32")
+        return lambda lanes: write((read() & np.uint64(0xFFFFFFFF)).astype(np.uint32), lanes)
+    target = None if isinstance(operands[0], Address) else operands.pop(0)
+    addresses = shared_reader(context, operands.pop(0), not names_shared(instruction))
+    given = wide_reader(context, operands[0], "u32") if operands else None
+    if action in ("init", "inval", "expect_tx", "complete_tx"):
+        return _change(context, instruction, addresses, given)
+    if action in ("arrive", "arrive_drop"):
+        return _arrive(context, instruction, addresses, given, writer(context, target, "b64"))
+    if action in ("test_wait", "try_wait"):
+        return _test(context, instruction, addresses, operands[0], writer(context, target, "pred"))
+    raise unknown(instruction)
+
+
+def _change(
+    context: Context,
+    instruction: Instruction,
+    addresses: AddressReader,
+    given: Reader | None,
+) -> Step:
+    action, mbarriers = instruction.modifiers[0], context.mbarriers
+
+    def change(lanes: Lanes) -> None:
+        where = addresses(lanes)
+        if action == "init":
+            mbarriers.initialise(lanes, where, given(), instruction)
+            return
+        for barrier, slots in mbarriers.find(lanes, where, instruction):
+            if action == "inval":
+                mbarriers.invalidate(barrier)
+                continue
+            total = int(given()[slots].sum())
+            mbarriers.changes += 1
+            if action == "complete_tx":
+                mbarriers.complete(barrier, total)
+            else:
+                barrier.bytes += total
+                barrier.settle()
+
+    return change
+
+
+def _arrive(
+    context: Context,
+    instruction: Instruction,
+    addresses: AddressReader,
+    given: Reader | None,
+    write: Writer,
+) -> Step:
+    expects, drop = "expect_tx" in instruction.modifiers, instruction.modifiers[0] == "arrive_drop"
+    mbarriers = context.mbarriers
+
+    def arrive(lanes: Lanes) -> None:
+        state = np.zeros(context.slots, np.uint64)
+        ones = np.ones(context.slots, np.int64)
+        number = ones if given is None else given()
+        for barrier, slots in mbarriers.find(lanes, addresses(lanes), instruction):
+            state[slots] = barrier.phase << 32 | barrier.pending & 0xFFFFFFFF
+            counts, expected = (ones, number) if expects else (number, 0 * ones)
+            mbarriers.arrive(barrier, slots, counts, expected, drop)
+        write(state, lanes)
+
+    return arrive
+
+
+def _test(
+    context: Context,
+    instruction: Instruction,
+    addresses: AddressReader,
+    phase: Operand,
+    write: Writer,
+) -> Step:
+    parity, mbarriers = "parity" in instruction.modifiers, context.mbarriers
+    expected = wide_reader(context, phase, "u32" if parity else "u64")
+
+    def is_over(barrier: MBarrier, phases: np.ndarray) -> np.ndarray:
+        if parity:
+            return (barrier.phase & 1) != (phases & 1)
+        return barrier.phase > phases >> 32
+
+    def test(lanes: Lanes) -> None:
+        done = np.ones(context.slots, bool)  # of what is no mbarrier, so that the thread goes on
+        wanted = expected()
+        for barrier, slots in mbarriers.find(lanes, addresses(lanes), instruction):
+            over = is_over(barrier, wanted[slots])
+            if not over.all():
+                barrier.take()
+                over |= is_over(barrier, wanted[slots])
+            done[slots] = over
+            if over.any():
+                mbarriers.observe(barrier, slots[over])
+            if not over.all():
+                mbarriers.failed = (
+                    f"the mbarrier still waits for {barrier.pending} arrivals and "
+                    f"{barrier.bytes} bytes"
+                )
+        write(done, lanes)
+
+    return test
