@@ -22,6 +22,7 @@ from .access import Access
 from .global_shadow import GlobalShadow
 from .shadow import FREE, MBARRIER, WRITTEN
 from .shared import SharedMemory
+from .stamps import THREAD
 
 
 @dataclass
@@ -99,7 +100,9 @@ class Copies:
         access = Access(copy.instruction, copy.data.shape[1], 1)
         self.shadow.check_write(copy.slots, entries, access)
         self.shadow.owner[entries] = WRITTEN
-        self.shadow.write_time[entries] = -1  # what touches them is no race besides
+        # What touches them is no race besides.
+        stamps = self.shadow.stamps.made(copy.instruction.number, -1, copy.slots[:, None])
+        self.shadow.written[entries] = stamps
         copy.began = self.shadow.order.now
         order = np.argsort(copy.places, kind="stable")
         same = np.diff(copy.places[order]) == 0
@@ -116,10 +119,8 @@ class Copies:
         self.shared.views[1][copy.places[:, None] + np.arange(size)] = copy.data
         entries = self.shadow.entries(copy.places, size)
         shadow.owner[entries] = FREE
-        shadow.writer[entries] = slots[:, None]
-        shadow.write_strength[entries] = 0
-        shadow.write_time[entries] = shadow.order.now
-        shadow.write_site[entries] = copy.instruction.number
+        now, number = shadow.order.now, copy.instruction.number
+        shadow.written[entries] = shadow.stamps.made(number, now, slots[:, None])
         self.shared.carried.overwrite(copy.places, size)
         self.shared.changes += 1
         self.outside.finish(copy.reads)
@@ -211,9 +212,9 @@ class MBarriers:
     def _used(self, copy: Copy) -> np.ndarray:
         """Whether a thread has touched bytes of the copy since it began, for each of its rows."""
         shadow, entries = self.shadow, self.shadow.entries(copy.places, copy.data.shape[1])
-        read = shadow.readers[:, entries] >= 0
-        read = (read & (shadow.read_times[:, entries] >= copy.began)).any(axis=0)
-        written = shadow.write_site[entries] != copy.instruction.number
+        reads = shadow.read[:, entries]
+        read = ((reads != 0) & (shadow.stamps.time(reads) >= copy.began)).any(axis=0)
+        written = shadow.stamps.site(shadow.written[entries]) != copy.instruction.number
         return (read | written).any(axis=1)
 
     def find(
@@ -243,7 +244,7 @@ class MBarriers:
         """Report the threads before which mbarrier.init is not ordered; their warps know it from
         now on, so that one report does for all uses."""
         shadow, seen, entry = self.shadow, self.order.seen, place // self.shadow.grain
-        first, time = shadow.writer[entry], shadow.write_time[entry]
+        first, time = shadow.written[entry] & THREAD, shadow.stamps.time(shadow.written[entry])
         column = self.order.column(first)
         racing = users[(seen[users // WARP, column] <= time) & (users != first)]
         if len(racing):

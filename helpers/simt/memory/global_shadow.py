@@ -33,12 +33,11 @@ from ..instructions import Instruction, PtxKernel
 from ..suspicion import Suspicion
 from .access import Access
 from .causality import BLOCK, CLUSTER, GPU, WEAK, Causality
+from .stamps import EVENT_BITS, THREAD, Stamps, keep_two
 
 KIND = "race on global memory"
 STALE = "read-only load of what is written"
-EVENT_BITS = 32  # of a stamp: the number of the event, above the thread
 UNFINISHED = 2**31 - 1  # the time of an asynchronous access that nobody has waited for
-THREAD = (1 << EVENT_BITS) - 1
 PACKED = {"f16x2", "bf16x2"}
 EMPTY = np.zeros(0, np.int64)
 # What the shadow of an array remembers. Of reads and strong writes the lowest and highest thread.
@@ -94,10 +93,8 @@ class GlobalShadow:
         self.atomics = np.array([one.opcode in ("atom", "red") for one in kernel.instructions])
         self.copies = np.array([one.opcode == "cp" for one in kernel.instructions])
         self.pieces = np.zeros(len(kernel.instructions), np.int8)  # bytes of a strong access
-        self.events: dict[tuple[int, int], int] = {}  # by (instruction, time)
-        self.last = 0  # event
-        self.sites, self.times = np.zeros(64, np.int32), np.zeros(64, np.int32)
-        self.scopes = np.zeros(64, np.int8)
+        self.scopes = np.zeros(len(kernel.instructions), np.int8)  # of its accesses
+        self.stamps = Stamps()
         self.begun: list[int] = []  # asynchronous accesses that nobody has taken note of
         self.unfinished = 0  # of them and others, how many nobody has waited for
         self.mixed = False  # has seen strong accesses that need not be atomic to one another
@@ -189,28 +186,15 @@ class GlobalShadow:
     # ---- stamps ----
 
     def _stamp(self, entries: np.ndarray, slots: np.ndarray, access: Access) -> np.ndarray:
-        key = access.instruction.number, self.order.now
-        event = self.events.get(key)
-        if access.asynchronous:
-            key = access.instruction.number, UNFINISHED
-            event = None
-        if event is None:
-            self.last += 1
-            event = self.last
-            if access.asynchronous:
-                self.begun.append(event)
-                self.unfinished += 1
-            else:
-                self.events[key] = event
-            if event == len(self.sites):
-                self.sites, self.times, self.scopes = (
-                    np.concatenate([one, np.zeros_like(one)])
-                    for one in (self.sites, self.times, self.scopes)
-                )
-            self.sites[event], self.times[event] = key
-            self.scopes[event] = access.scope
-        stamp = self.threads[slots] + (event << EVENT_BITS)
-        return stamp if entries.ndim == 1 else stamp[:, None]
+        site, threads = access.instruction.number, self.threads[slots]
+        threads = threads if entries.ndim == 1 else threads[:, None]
+        self.scopes[site] = access.scope
+        if not access.asynchronous:
+            return self.stamps.made(site, self.order.now, threads)
+        event = self.stamps.new_event(site, UNFINISHED)
+        self.begun.append(event)
+        self.unfinished += 1
+        return threads + (event << EVENT_BITS)
 
     def _note(
         self, epochs: Epochs, kinds: tuple, entries: np.ndarray, slots: np.ndarray, access: Access
@@ -218,32 +202,24 @@ class GlobalShadow:
         """Remember an access of which two are kept."""
         stamp = self._stamp(entries, slots, access)
         low, high = (epochs.of(kind) for kind in kinds)
-        before = low[entries]
-        if not before.any():
-            # Lanes ascend and the last assignment wins: the lowest of them.
+        if not low[entries].any():
+            # Lanes ascend and the last assignment wins: the lowest of them, and the highest.
             low[entries[::-1]] = np.broadcast_to(stamp, entries.shape)[::-1]
-            shared = low[entries] != stamp
-            if shared.any():
+            if (low[entries] != stamp).any():
                 high[entries] = stamp
             return
-        if entries.ndim > 1:
-            stamp = np.broadcast_to(stamp, entries.shape).reshape(-1)
-            slots, entries = np.repeat(slots, entries.shape[1]), entries.reshape(-1)
-        lows, highs = low[entries], high[entries]
-        free_low, free_high = (self._gone(stamps, slots) for stamps in (lows, highs))
-        thread = stamp & THREAD
-        take_low = free_low | (thread < (lows & THREAD)) & ~free_high
-        take_high = free_high | (thread > (highs & THREAD)) & ~free_low
-        low[entries[::-1]] = np.where(take_low, stamp, lows)[::-1]
-        high[entries] = np.where(take_high, stamp, highs)
+        mine = slots if entries.ndim == 1 else slots[:, None]
+        keep_two((low, high), entries, stamp, lambda stamps: self._gone(stamps, mine))
 
     def _gone(self, stamps: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """Whether a stamp need not be kept: there is none, or it comes before what the slots do."""
         result = stamps == 0
-        left = np.flatnonzero(~result)
-        if len(left):
-            times = self.times[stamps[left] >> EVENT_BITS]
-            result[left] = self.causality.ordered(stamps[left] & THREAD, times, slots[left])
+        left = np.nonzero(~result)
+        if len(left[0]):
+            asked = stamps[left]
+            slots = np.broadcast_to(slots, stamps.shape)[left]
+            times = self.stamps.time(asked)
+            result[left] = self.causality.ordered(asked & THREAD, times, slots)
         return result
 
     # ---- asynchronous accesses ----
@@ -256,12 +232,11 @@ class GlobalShadow:
         for kind in (*WEAK_WRITE, *STRONG_WRITE):
             if epochs.stamps[kind] is not None:
                 stamps = epochs.stamps[kind][first:last]
-                events = stamps >> EVENT_BITS
                 slot = (stamps & THREAD) - self.causality.first
                 mine = (stamps != 0) & (slot >= 0) & (slot < len(self.threads))
-                mine &= ~self.copies[self.sites[events]]
+                mine &= ~self.copies[self.stamps.site(stamps)]
                 slots.append(slot[mine])
-                times.append(self.times[events[mine]])
+                times.append(self.stamps.time(stamps[mine]))
         return np.concatenate(slots or [EMPTY]), np.concatenate(times or [EMPTY])
 
     def take(self) -> tuple[int, ...]:
@@ -272,8 +247,8 @@ class GlobalShadow:
     def finish(self, events: tuple[int, ...]) -> None:
         """Somebody has waited for these accesses: they are as if they were made now."""
         for event in events:
-            if self.times[event] == UNFINISHED:
-                self.times[event] = self.order.now
+            if self.stamps.times[event] == UNFINISHED:
+                self.stamps.times[event] = self.order.now
                 self.unfinished -= 1
 
     # ---- judging ----
@@ -298,7 +273,7 @@ class GlobalShadow:
             threads = self.threads[slots]
             other = (stamps & THREAD) != (threads if entries.ndim == 1 else threads[:, None])
             if self.unfinished:  # not even its own thread comes after it
-                other |= self.times[stamps >> EVENT_BITS] == UNFINISHED
+                other |= self.stamps.time(stamps) == UNFINISHED
             other &= stamps != 0
             if other.any():
                 where = np.nonzero(other)
@@ -311,10 +286,10 @@ class GlobalShadow:
         """Whether these are atomics, and the slots come behind the last atomic at the same place,
         whose result is used and says what all before it made: whoever draws the last ticket may
         reset it."""
-        result = self.atomics[self.sites[stamps >> EVENT_BITS]] & (last != 0)
+        result = self.atomics[self.stamps.site(stamps)] & (last != 0)
         if result.any():
             last, slots = last[result], slots[result]
-            times = self.times[last >> EVENT_BITS]
+            times = self.stamps.time(last)
             result[result] = self.causality.ordered(last & THREAD, times, slots)
         return result
 
@@ -328,8 +303,7 @@ class GlobalShadow:
             written = None if stamps is None else stamps[entries] != 0
             if written is not None and written.any():
                 where = np.nonzero(written)
-                event = int(stamps[entries][where][0] >> EVENT_BITS)
-                other = self.instructions[self.sites[event]]
+                other = self.instructions[self.stamps.site(stamps[entries][where][0])]
                 message = (
                     f"the {verb(other)} in line {other.line} has written these bytes of "
                     f"{epochs.name} in this launch, and __ldg, or a pointer to const with "
@@ -353,14 +327,14 @@ class GlobalShadow:
                 continue
             where = np.nonzero((stamps[entries] != 0) & (asked is None or asked[entries] == 0))
             found, mine = stamps[entries][where], slots[where[0]]
-            threads, events = found & THREAD, found >> EVENT_BITS
+            threads, times = found & THREAD, self.stamps.time(found)
             left = np.flatnonzero(threads != self.threads[mine])
-            about = threads[left], self.times[events[left]], mine[left]
+            about = threads[left], times[left], mine[left]
             left = left[self.causality.beliefs.ordered(*about)]
-            about = threads[left], self.times[events[left]], mine[left]
+            about = threads[left], times[left], mine[left]
             left = left[~self.causality.ordered(*about, strong=True)]
             if len(left):
-                other = self.instructions[self.sites[events[left[0]]]]
+                other = self.instructions[self.stamps.site(found[left[0]])]
                 message = (
                     f"this load and the {verb(other)} in line {other.line} reach the same bytes of "
                     f"{epochs.name}; a flag that is read before says that they have been written, "
@@ -381,16 +355,15 @@ class GlobalShadow:
         last: np.ndarray | None,
         same: Callable[[], np.ndarray] | None,
     ) -> None:
-        threads, events = stamps & THREAD, stamps >> EVENT_BITS
+        threads, sites = stamps & THREAD, self.stamps.site(stamps)
         racing = np.ones(len(stamps), bool)
-        scopes = self.scopes[events]
+        scopes = self.scopes[sites]
         distances = None
         if access.scope and scopes.any():
             distances = self.causality.distance(threads, self.threads[slots])
             weak = (scopes == WEAK) | (np.minimum(scopes, access.scope) < distances)
-            pieces = self.pieces[self.sites[events]]
-            racing &= weak | (pieces != self.pieces[access.instruction.number])
-        again = self.alike[self.sites[events]] == self.alike[access.instruction.number]
+            racing &= weak | (self.pieces[sites] != self.pieces[access.instruction.number])
+        again = self.alike[sites] == self.alike[access.instruction.number]
         if access.instruction.number in self.constants:
             racing &= ~again
         if last is not None and racing.any():
@@ -398,7 +371,7 @@ class GlobalShadow:
         left = np.flatnonzero(racing)
         if not len(left):
             return
-        times = self.times[events[left]]
+        times = self.stamps.time(stamps[left])
         strong = bool(access.scope)
         ordered = self.causality.ordered(threads[left], times, slots[left], strong)
         left = left[~ordered | (times == UNFINISHED)]
@@ -407,11 +380,10 @@ class GlobalShadow:
                 left = left[~(again[left] & same()[slots[left]])]
         if not len(left):
             return
-        sites = self.sites[events[left]]
-        for site in np.unique(sites).tolist():
-            ours = left[sites == site]
+        for site in np.unique(sites[left]).tolist():
+            ours = left[sites[left] == site]
             first = ours[0]
-            earlier = int(threads[first]), int(self.times[events[first]]), site
+            earlier = int(threads[first]), int(self.stamps.time(stamps[first])), site
             self._report(name, earlier, int(scopes[first]), np.unique(slots[ours]), access)
 
     # ---- saying ----

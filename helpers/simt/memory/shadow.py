@@ -27,6 +27,7 @@ from ..ptx_types import DTYPES
 from ..suspicion import Suspicion
 from .access import Access
 from .causality import Causality
+from .stamps import THREAD, Stamps, keep_two
 
 # Whose bytes are: nobody's, of an asynchronous copy that writes or reads them, of an mbarrier.
 FREE, WRITTEN, READ, MBARRIER = range(4)
@@ -117,16 +118,12 @@ class Shadow:
     def start_batch(self, size: int) -> None:
         """Forget everything; `size` bytes are unwritten."""
         entries = size // self.grain
-        # Per entry: the last writer, and two readers that no barrier has ordered.
-        self.writer = np.full(entries, -1, np.int32)
-        self.write_time = np.zeros(entries, np.int32)
-        self.write_strength = np.zeros(entries, np.int8)
-        self.readers = np.full((2, entries), -1, np.int32)
-        self.read_times = np.zeros((2, entries), np.int32)
-        self.write_site = np.zeros(entries, np.int32)  # number of the instruction
+        # Per entry: the last store, and two loads that no barrier has ordered.
+        self.stamps, self.written = Stamps(), np.zeros(entries, np.int64)
+        self.read = np.zeros((2, entries), np.int64)
+        self.read_site = np.zeros(entries, np.int32)  # the instruction of the last load
         # The last weak store before the strong ones that followed it, once there were such.
-        self.covered: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-        self.read_site = np.zeros(entries, np.int32)
+        self.covered: np.ndarray | None = None
         self.owner = np.zeros(entries, np.int8)
         self.watched.start_batch()
 
@@ -135,22 +132,26 @@ class Shadow:
         return (places // self.grain)[:, None] + np.arange(-(-size // self.grain))
 
     def _holds(self, earlier: np.ndarray, times: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Whether an access of the threads `earlier` (-1: none) at that time comes before one of
-        `slots` now."""
+        """Whether an access of the threads `earlier` at that time comes before one of `slots`
+        now."""
         held = self.order.holds(earlier, times, slots)
         if not self.causality.acquired or held.all():
             return held
-        left = np.nonzero(~held & (earlier >= 0))
+        left = np.nonzero(~held)
         asked = [np.broadcast_to(one, held.shape)[left] for one in (earlier, times, slots)]
         asked[0] = asked[0] + self.causality.first
         held[left] = self.causality.ordered(*asked)
         return held
 
+    def _unordered(self, stamps: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Where there was an access that does not come before what these slots do now."""
+        return (stamps != 0) & ~self._holds(stamps & THREAD, self.stamps.time(stamps), slots)
+
     def check_read(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
         instruction = access.instruction
         reader = slots[:, None]
-        writers = self.writer[entry]
-        unwritten = writers < 0
+        stamps = self.written[entry]
+        unwritten = stamps == 0
         owned = self.owner[entry] == WRITTEN
         if owned.any():
             self._doubt(UNWAITED, access, OWNED, slots, owned)
@@ -167,25 +168,17 @@ class Shadow:
             )
         if access.atomic:
             return  # the store that follows at once is held against the others
-        racing = (writers >= 0) & ~self._holds(writers, self.write_time[entry], reader)
+        racing, sites = self._unordered(stamps, reader), self.stamps.site(stamps)
         if strength := FLAG if access.polls else self.strengths[instruction.number]:
-            racing &= strength + self.write_strength[entry] <= FLAG
+            racing &= strength + self.strengths[sites] <= FLAG
         if racing.any():
-            site = self.instructions[self.write_site[entry[racing][0]]]
+            site = self.instructions[sites[racing][0]]
             message = self._racing("load", instruction, site)
             self._doubt(RACE, access, message, slots, racing)
         if access.polls or self.watched.add(instruction, slots, entry, self.order.now):
             return
-        before, times = self.readers[:, entry], self.read_times[:, entry]
-        fresh = (before < 0) | self._holds(before, times, reader)
-        # Two readers are kept: those that the new one comes after need not be.
-        low = fresh[0] | (reader < before[0]) & ~fresh[1]
-        high = fresh[1] | (reader > before[1]) & ~fresh[0]
-        # Lanes ascend and the last assignment wins: the lowest reader, and the highest.
-        self.readers[0, entry[::-1]] = np.where(low, reader, before[0])[::-1]
-        self.read_times[0, entry[::-1]] = np.where(low, self.order.now, times[0])[::-1]
-        self.readers[1, entry] = np.where(high, reader, before[1])
-        self.read_times[1, entry] = np.where(high, self.order.now, times[1])
+        stamp = self.stamps.made(instruction.number, self.order.now, reader)
+        keep_two(tuple(self.read), entry, stamp, lambda kept: ~self._unordered(kept, reader))
         self.read_site[entry] = instruction.number
 
     def check_write(
@@ -199,32 +192,28 @@ class Shadow:
         of equal bits by one instruction, or of one constant, do not race: see global_shadow.py."""
         instruction = access.instruction
         writer = slots[:, None]
-        before = self.writer[entry]
+        before, reads = self.written[entry], self.read[:, entry]
+        sites, read_sites = self.stamps.site(before), self.read_site[entry]
         self._check_owner(slots, instruction, self.owner[entry])
         strength = self.strengths[instruction.number]
-        after_write = (before >= 0) & ~self._holds(before, self.write_time[entry], writer)
-        again = self.alike[self.write_site[entry]] == self.alike[instruction.number]
+        after_write = self._unordered(before, writer)
+        again = self.alike[sites] == self.alike[instruction.number]
         if strength:
-            after_write &= (self.write_strength[entry] == WEAK) & ~again
+            after_write &= (self.strengths[sites] == WEAK) & ~again
         elif same is not None and after_write.any():
             after_write &= ~again | ~same()[:, None]
-        readers = self.readers[:, entry]
-        unordered = ~self._holds(readers, self.read_times[:, entry], writer)
-        after_read = ((readers >= 0) & unordered).any(axis=0)
+        after_read = self._unordered(reads, writer).any(axis=0)
         if strength:
-            after_read &= strength + self.strengths[self.read_site[entry]] <= FLAG
-        self._race_after(after_write, self.write_site, slots, entry, "store", instruction)
+            after_read &= strength + self.strengths[read_sites] <= FLAG
+        self._race_after(after_write, sites, slots, "store", instruction)
         if strength:
             after_write |= self._race_after_covered(after_write, slots, entry, access)
         after_read &= ~after_write.any(axis=1)[:, None]  # one race of a thread is enough
         if after_read.any():
-            self._race_after_reads(after_read, slots, entry, instruction)
+            self._race_after_reads(after_read, read_sites, slots, instruction)
         alone = ~after_write.any(axis=1)
         self._race_after_watched(slots[alone], entry[alone], instruction)
-        self.writer[entry] = writer
-        self.write_strength[entry] = strength
-        self.write_time[entry] = self.order.now
-        self.write_site[entry] = instruction.number
+        self.written[entry] = self.stamps.made(instruction.number, self.order.now, writer)
 
     def _race_after_covered(
         self, found: np.ndarray, slots: np.ndarray, entry: np.ndarray, access: Access
@@ -232,28 +221,23 @@ class Shadow:
         """Hold strong accesses against the last weak store too, which other strong ones may have
         covered; returns where they race. Entries where a race is `found` are left out."""
         if self.covered is None:
-            nobody = np.full_like(self.writer, -1)
-            self.covered = nobody, np.zeros_like(self.write_time), np.zeros_like(self.write_site)
-        writer, time, site = self.covered
-        plain = self.write_strength[entry] == WEAK
-        for under, latest in zip(
-            self.covered, (self.writer, self.write_time, self.write_site), strict=True
-        ):
-            under[entry] = np.where(plain, latest[entry], under[entry])
-        racing = (writer[entry] >= 0) & ~found
-        racing &= self.alike[site[entry]] != self.alike[access.instruction.number]
-        racing &= ~self._holds(writer[entry], time[entry], slots[:, None])
+            self.covered = np.zeros_like(self.written)
+        latest = self.written[entry]
+        plain = self.strengths[self.stamps.site(latest)] == WEAK
+        under = self.covered[entry] = np.where(plain, latest, self.covered[entry])
+        sites = self.stamps.site(under)
+        racing = self._unordered(under, slots[:, None]) & ~found
+        racing &= self.alike[sites] != self.alike[access.instruction.number]
         verb = "atomic" if access.atomic else "store"
-        self._race_after(racing, site, slots, entry, verb, access.instruction)
+        self._race_after(racing, sites, slots, verb, access.instruction)
         return racing
 
-    def _race_after_reads(self, racing, slots, entry, instruction: Instruction) -> None:
+    def _race_after_reads(self, racing, sites, slots, instruction: Instruction) -> None:
         """The store races if what was read is used, for which the loads must be watched."""
-        sites = self.read_site[entry]
         asked = np.unique(sites[racing])
         self.suspicion.asked.update({*asked.tolist()} - self.suspicion.watched)
         if self.suspicion.watched:
-            self._race_after(racing, self.read_site, slots, entry, "store", instruction)
+            self._race_after(racing, sites, slots, "store", instruction)
 
     def _race_after_watched(self, slots, entry, instruction: Instruction) -> None:
         """The store races with watched loads whose values are used, now or later."""
@@ -271,9 +255,9 @@ class Shadow:
 
     def check_order(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
         """Report the threads before which the last store to these bytes is not ordered."""
-        writers = self.writer[entry]
-        racing = (writers >= 0) & ~self._holds(writers, self.write_time[entry], slots[:, None])
-        self._race_after(racing, self.write_site, slots, entry, "access", instruction)
+        stamps = self.written[entry]
+        racing = self._unordered(stamps, slots[:, None])
+        self._race_after(racing, self.stamps.site(stamps), slots, "access", instruction)
 
     def _check_owner(self, slots: np.ndarray, instruction: Instruction, owners: np.ndarray) -> None:
         if not owners.any():
@@ -285,10 +269,10 @@ class Shadow:
             if owned.any():
                 self.reporter.report(kind, instruction, message, slots[owned.any(axis=1)])
 
-    def _race_after(self, racing, sites, slots, entry, verb: str, instruction: Instruction) -> None:
-        """Report the threads with a racing entry; `sites` knows the earlier access of each."""
+    def _race_after(self, racing, sites, slots, verb: str, instruction: Instruction) -> None:
+        """Report the threads with a racing entry; `sites` is the earlier access of each."""
         if racing.any():
-            site = self.instructions[sites[entry[racing][0]]]
+            site = self.instructions[sites[racing][0]]
             self.race(slots[racing.any(axis=1)], verb, instruction, site)
 
     def race(

@@ -12,6 +12,7 @@ from ..lanes import Lanes, Step
 from ..memory.access import Access
 from ..memory.copies import Copy, CopyOut, MBarrier
 from ..memory.shadow import READ
+from ..memory.stamps import THREAD
 from ..operands import AddressReader, Reader, Writer, address_reader, reader, wide_reader, writer
 from ..ptx_types import type_size
 from .loads_and_stores import names_shared, shared_reader
@@ -229,10 +230,10 @@ def _bulk_copy(context: Context, instruction: Instruction, inward: bool, outward
         entries = shadow.entries(np.array([place]), size)
         shadow.check_read(np.array([slot]), entries, Access(instruction, size, 1))
         context.suspicion.use_loaded(instruction)
-        writers = shadow.writer[entries]
-        fenced = np.maximum(copies.fenced[writers], copies.fenced[slot])
-        stale = (writers >= 0) & (shadow.write_time[entries] >= fenced)
-        if (stale & ~bulk[shadow.write_site[entries]]).any():
+        stamps = shadow.written[entries]
+        fenced = np.maximum(copies.fenced[stamps & THREAD], copies.fenced[slot])
+        stale = (stamps != 0) & (shadow.stamps.time(stamps) >= fenced)
+        if (stale & ~bulk[shadow.stamps.site(stamps)]).any():
             report(
                 "shared memory not fenced for an asynchronous copy",
                 "bytes that a thread stored are copied with no fence.proxy.async between",
