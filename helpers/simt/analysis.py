@@ -14,7 +14,7 @@ such a loop in parts, each load or store of it makes at most `MORE` requests mor
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,10 +33,40 @@ from .instructions import (
 )
 from .operations.rounding import TINY
 
+once = functools.lru_cache(maxsize=64)  # as many kernels as are kept when they are parsed
+JUMPS = ("bra", "brx", "ret", "exit", "trap", "call", "return")  # the scheduler runs them
+
+
+def _carried_along(moves: Sequence[tuple[Iterable, set, Collection]]) -> dict[str, set[str]]:
+    """By name, all that comes there by moves: (to, what comes from nowhere else, from)."""
+    found: dict[str, set[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for targets, known, sources in moves:
+            here = known.union(*(found[name] for name in sources if name in found))
+            for target in targets if here else ():
+                if not here <= found.get(target, set()):
+                    found.setdefault(target, set()).update(here)
+                    changed = True
+    return found
+
+
+def _reached(names: Iterable[str], behind: Callable[[str], Iterable[str]]) -> set[str]:
+    """These names, all that is behind them, and so on."""
+    found, waiting = set(), [*names]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += behind(name)
+    return found
+
+
 # ---- registers ----------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def never_subnormal(kernel: PtxKernel) -> set[str]:
     """Registers whose every writer flushes subnormals or is a normal constant.
 
@@ -65,7 +95,7 @@ def never_subnormal(kernel: PtxKernel) -> set[str]:
         normal = kept
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def unset(kernel: PtxKernel) -> dict[str, Instruction]:
     """Registers that some way through the kernel reads before anything writes them, each with the
     first instruction that reads it."""
@@ -101,7 +131,7 @@ def unset(kernel: PtxKernel) -> dict[str, Instruction]:
     return found
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def steering(kernel: PtxKernel) -> set[str]:
     """Registers that an address depends on, or a jump through a comparison of integers.
 
@@ -117,40 +147,24 @@ def steering(kernel: PtxKernel) -> set[str]:
         if one.opcode != "setp" or not one.modifiers[-1].startswith("f"):
             for name in registers_of(one.targets[:1]):
                 sources.setdefault(name, []).extend(registers_of(values))
-    names: set[str] = set()
-    while found:
-        name = found.pop()
-        if name not in names:
-            names.add(name)
-            found += sources.get(name, ())
-    return names
+    return _reached(found, lambda name: sources.get(name, ()))
 
 
 ANYWHERE = "?"  # what an address that was loaded points to
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def shared_variables(kernel: PtxKernel) -> dict[int, str]:
     """The one shared variable that the address of an instruction is reckoned from, by the
     instruction's number; none if it may be from several, or comes from memory."""
     names = {variable.name for variable in kernel.shared}
     if not names:
         return {}
-    writers = [
-        (one.writes, _address_sources(kernel, one)) for one in kernel.instructions if one.writes
-    ]
-    origins: dict[str, frozenset[str]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for targets, sources in writers:
-            found = {name for name in sources if name in names or name == ANYWHERE}
-            found.update(*(origins[name] for name in sources if name in origins))
-            for target in targets if found else ():
-                known = origins.get(target, frozenset())
-                if not found <= known:
-                    origins[target] = known | found
-                    changed = True
+    moves = []
+    for one in kernel.instructions:
+        sources = _address_sources(kernel, one) if one.writes else []
+        moves.append((one.writes, {*sources} & {*names, ANYWHERE}, sources))
+    origins = _carried_along(moves)
     result = {}
     for one in kernel.instructions:
         bases = [part.base for part in one.operands if isinstance(part, Address)]
@@ -185,7 +199,7 @@ NOWHERE = ("shared", "shared_cta", "shared_cluster", "local", "param", "param_fu
 DEPTH = 16  # of an expression that is followed
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
     """The stores whose value is made of literals and the launch's arguments alone, so that it is
     the same in every thread: by the number of the instruction what it stores."""
@@ -220,7 +234,7 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
     return found
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def alike(kernel: PtxKernel) -> np.ndarray:
     """A number for each instruction, the same for stores of the same constant."""
     first: dict[tuple, int] = {}
@@ -230,7 +244,7 @@ def alike(kernel: PtxKernel) -> np.ndarray:
     return result
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def used_atomics(kernel: PtxKernel) -> frozenset[int]:
     """The atomics whose result some instruction reads, by number."""
     read = {name for one in kernel.instructions for name in one.reads}
@@ -238,7 +252,7 @@ def used_atomics(kernel: PtxKernel) -> frozenset[int]:
     return frozenset(one.number for one in atomics if not read.isdisjoint(one.writes))
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
     """The ordinary loads whose value is the first guess of a compare-and-swap: a wrong one costs a
     round and nothing else, so that they count as strong. What also says which word is swapped, as
@@ -262,18 +276,15 @@ def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
 
 def _sources(operands: Sequence[Operand], writers: dict[str, list[Instruction]]) -> set[str]:
     """The registers that operands are worked out from, as far back as memory."""
-    found: set[str] = set()
-    waiting = {*registers_of(operands)}
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
-        for one in writers.get(name, ()):
-            if one.opcode not in ("ld", "ldu", "atom"):
-                waiting |= {*registers_of(one.sources)} - found
-    return found
+
+    def behind(name: str) -> list[str]:
+        known = [one for one in writers.get(name, ()) if one.opcode not in ("ld", "ldu", "atom")]
+        return [name for one in known for name in registers_of(one.sources)]
+
+    return _reached(registers_of(operands), behind)
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def written(kernel: PtxKernel) -> frozenset[str]:
     """The parameters and variables whose arrays the kernel may write to; `ANYTHING` is among them
     if it takes pointers from memory."""
@@ -281,19 +292,8 @@ def written(kernel: PtxKernel) -> frozenset[str]:
     for one in kernel.instructions:
         passes = one.opcode == "st" and "param" in one.modifiers  # to a function
         targets = (one.operands[0].base,) if passes else one.writes
-        known, sources = _points_to(one) if targets else ((), ())
-        if known or sources:
-            moves.append((targets, known, sources))
-    points: dict[str, set[str]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for targets, known, sources in moves:
-            found = known.union(*(points[name] for name in sources if name in points))
-            for target in targets:
-                if not found <= points.get(target, set()):
-                    points.setdefault(target, set()).update(found)
-                    changed = True
+        moves.append((targets, *_points_to(one)) if targets else ((), set(), ()))
+    points = _carried_along(moves)
     found: set[str] = {ANYTHING} if kernel.functions else set()
     for one in kernel.instructions:
         bulk = one.opcode == "cp" and one.modifiers[:3] == ("async", "bulk", "global")
@@ -343,7 +343,7 @@ class Poll:
     alone: bool  # nothing else changes from round to round: only another thread can end the loop
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def without_volatile(kernel: PtxKernel) -> PtxKernel:
     """The kernel with volatile accesses that count as ordinary ones, although loops poll them."""
     instructions = [
@@ -353,7 +353,7 @@ def without_volatile(kernel: PtxKernel) -> PtxKernel:
     return replace(kernel, instructions=instructions, spare=[])
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
     """Of the loops that poll, by the number of the branch that closes them."""
     found = {}
@@ -368,7 +368,7 @@ def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
     return found
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def hands_over(kernel: PtxKernel) -> bool:
     """Whether threads may tell one another in shared memory what they have done: by a load that is
     volatile or stronger, or an atomic whose result is used."""
@@ -387,7 +387,7 @@ def hands_over(kernel: PtxKernel) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def guarded_loads(kernel: PtxKernel) -> frozenset[int]:
     """The volatile or stronger loads that no loop polls, by number, where something else may be a
     flag that guards what they load: a poll, or an atomic with a result."""
@@ -448,11 +448,10 @@ SHORT = 20  # instructions of PTX behind a branch that may be predicated
 MEMORY = ("ld", "st")
 # What ptxas leaves alone in a loop, or makes branches of.
 KEPT = frozenset("atom red shfl vote match redux bar barrier call membar fence cp div rem".split())
-JUMPS = ("bra", "brx", "ret", "exit", "trap", "call", "return")
 BRANCHING = frozenset(("sqrt", "rcp"))  # with "rn": a slow path for subnormals
 
 
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+@once
 def unrolled_loops(kernel: PtxKernel) -> dict[int, range]:
     """The loops that may be unrolled: by the number of the branch that ends them, the numbers of
     their instructions."""
@@ -484,7 +483,7 @@ def _may_be_unrolled(kernel: PtxKernel, body: list[Instruction], loop: range) ->
     return _steps(body)
 
 
-@functools.lru_cache(maxsize=64)
+@once
 def skipped_shared(kernel: PtxKernel) -> frozenset[tuple[str, int]]:
     """File and line of accesses to shared memory that a short branch jumps over: the assembler may
     predicate them, and the hardware then counts requests of warps without an active lane too."""

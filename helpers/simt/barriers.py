@@ -384,13 +384,12 @@ def _reduce(
 ) -> Step:
     """bar.red: how many of the block's threads say yes, or whether all or any do."""
     mode = instruction.modifiers[-2]
-    read = reader(context, getattr(predicate, "register", predicate), "pred")
-    negated = hasattr(predicate, "register")
+    read = reader(context, predicate, "pred")
     write = writer(context, target, "u32" if mode == "popc" else "pred")
 
     def reduce(lanes: Lanes) -> None:
         padded = context.shared.padded
-        yes = (np.broadcast_to(read(), context.slots) ^ negated) & lanes.mask
+        yes = np.broadcast_to(read(), context.slots) & lanes.mask
         votes = yes.reshape(-1, padded).sum(axis=1, dtype=np.uint32)
         present = lanes.mask.reshape(-1, padded).sum(axis=1, dtype=np.uint32)
         result = {"popc": votes, "and": votes == present, "or": votes > 0}[mode]

@@ -13,7 +13,7 @@ import numpy as np
 
 from .context import Context
 from .hardware import WARP
-from .instructions import Immediate, Instruction, Negated, unknown
+from .instructions import Immediate, Instruction, unknown
 from .lanes import Lanes, Step
 from .operands import reader, writer
 
@@ -129,12 +129,11 @@ def _vote(context: Context, instruction: Instruction) -> Step:
     if mode is None:
         raise unknown(instruction)
     target, predicate, _ = instruction.operands
-    negated = isinstance(predicate, Negated)
-    read = reader(context, predicate.register if negated else predicate, "pred")
+    read = reader(context, predicate, "pred")
     write = writer(context, target, "b32" if mode == "ballot" else "pred")
 
     def vote(lanes: Lanes) -> None:
-        yes = _wide(context, read()) ^ negated
+        yes = _wide(context, read())
         votes, present = bits_of_warps(yes & lanes.mask), bits_of_warps(lanes.mask)
         result = {
             "ballot": lambda: votes,

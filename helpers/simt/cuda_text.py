@@ -194,14 +194,14 @@ def closing(text: str, place: int) -> int:
     return -1
 
 
-def split_items(text: str) -> list[str]:
-    """Split at the commas that are in no bracket."""
+def split_items(text: str, marks: str = ",") -> list[str]:
+    """Split at the commas, or other marks, that are in no bracket."""
     parts, depth, current = [], 0, ""
     for character in text:
         depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}.get(
             character, 0
         )
-        if character == "," and depth == 0:
+        if character in marks and depth == 0:
             parts.append(current)
             current = ""
         else:

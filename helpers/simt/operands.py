@@ -16,6 +16,7 @@ from .instructions import (
     Immediate,
     Instruction,
     Label,
+    Negated,
     Operand,
     Register,
     Special,
@@ -32,13 +33,15 @@ AddressReader = Callable[[Lanes], np.ndarray]
 def predicate_reader(context: Context, instruction: Instruction) -> Reader:
     """A function that returns, per thread, whether the guard lets the instruction run."""
     register, negated = instruction.guard
-    registers, number = context.registers, context.index[register.name]
-    return (lambda: ~registers[number]) if negated else (lambda: registers[number])
+    return reader(context, Negated(register) if negated else register, "pred")
 
 
 def reader(context: Context, operand: Operand, kind: str) -> Reader:
     """A function that returns an operand's value as an array of PTX type `kind`."""
     wanted = DTYPES[kind]
+    if isinstance(operand, Negated):
+        positive = reader(context, operand.register, kind)
+        return lambda: ~positive()
     if isinstance(operand, Immediate):
         constant = _constant(operand, kind)
         return lambda: constant

@@ -13,7 +13,7 @@ import struct
 from dataclasses import replace
 from typing import NamedTuple
 
-from .cuda_text import plain_name
+from .cuda_text import plain_name, split_items
 from .instructions import (
     CARRY,
     Address,
@@ -550,17 +550,9 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
 
 def _split_operands(text: str) -> list[str]:
     """Split at commas outside braces and brackets; `p|q` destinations split too."""
-    if "{" not in text and "[" not in text:
-        return [item.strip() for item in text.replace("|", ",").split(",")] if text else []
-    parts, depth, current = [], 0, ""
-    for character in text:
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(character, 0)
-        if character in ",|" and depth == 0:
-            parts.append(current.strip())
-            current = ""
-        else:
-            current += character
-    return [*parts, current.strip()] if current.strip() else parts
+    if "{" in text or "[" in text:
+        return split_items(text, ",|")
+    return [item.strip() for item in text.replace("|", ",").split(",")] if text else []
 
 
 def _parse_operand(text: str, kernel: PtxKernel) -> Operand:

@@ -99,6 +99,11 @@ def _numbers(context: Context, operands: Sequence[Operand]) -> list[int]:
     return [context.index[name] for name in registers_of(operands) if name in context.index]
 
 
+def _each(context: Context, operands: Sequence[Operand]) -> list[int | None]:
+    """The register of each operand; None for what is none."""
+    return [(*_numbers(context, [one]), None)[0] for one in operands]
+
+
 def _rule(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
     """(what becomes of undefined bits, registers written, whether it does nothing else)"""
     opcode, operands = instruction.opcode, instruction.operands
@@ -138,7 +143,7 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
     """Bits go along into local and shared memory; in global memory others see them."""
     suspicion = context.suspicion
     address, value = instruction.operands[:2]
-    parts = [_numbers(context, [part]) for part in elements(value)]
+    parts = _each(context, elements(value))
     base = _numbers(context, [address])
     memory = memory_space(context, instruction)
     read, stored = address_reader(context, address), _raw(instruction.modifiers[-1])
@@ -148,7 +153,7 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
     def rule(lanes: Lanes) -> Written:
         for number in base:
             suspicion.use(number, lanes.mask, instruction)
-        shadows = [suspicion.shadows.get(part[0]) if part else None for part in parts]
+        shadows = [suspicion.shadows.get(part) for part in parts]
         if not any(shadows):
             return []
         shadows = [one and UndefinedBits(one.bits.astype(stored), one.origins) for one in shadows]
@@ -196,9 +201,9 @@ def _packing(context: Context, instruction: Instruction) -> tuple[Rule, list[int
     wide = int(instruction.modifiers[-1][1:])
     apart = isinstance(target, Vector)
     part = wide // len(elements(target if apart else source))
-    targets = [(*_numbers(context, [one]), None)[0] for one in elements(target)]
+    targets = _each(context, elements(target))
     written = [number for number in targets if number is not None]
-    sources = [(*_numbers(context, [one]), None)[0] for one in elements(source)]
+    sources = _each(context, elements(source))
 
     def rule(lanes: Lanes) -> Written:
         shadows = [suspicion.shadows.get(number) for number in sources]
@@ -229,8 +234,8 @@ def _arithmetic(
 ) -> tuple[Rule, list[int], bool]:
     suspicion, operands = context.suspicion, instruction.operands
     count = len(operands) - len(operation.sources)
-    written = [(*_numbers(context, [one]), None)[0] for one in operands[:count]]
-    sources = [(*_numbers(context, [one]), None)[0] for one in operands[count:]]
+    written = _each(context, operands[:count])
+    sources = _each(context, operands[count:])
     readers = [
         reader(context, one, kind)
         for one, kind in zip(operands[count:], operation.sources, strict=True)

@@ -257,22 +257,13 @@ class Trace:
 
     def _stands(self) -> list[str]:
         """`standing` in sentences, of what the report shows."""
-        standing = {
-            name.replace("_", " "): one
-            for name, one in self.standing().items()
-            if not name.endswith("_bytes")
-        }
-        exact = [name for name, one in standing.items() if one.word == "exact"]
-        bounded = [
-            f"{name} (up to {one.more} more)"
-            for name, one in standing.items()
-            if one.word == "bounded"
-        ]
-        least = [name for name, one in standing.items() if one.word == "at least"]
-        about = [name for name, one in standing.items() if one.word == "approximate"]
-        said = (("exact", exact), ("bounded", bounded), ("at least so many", least))
-        said += (("approximate", about),)
-        parts = "; ".join(f"{word}: {', '.join(names)}" for word, names in said if names)
+        words = {"exact": [], "bounded": [], "at least": [], "approximate": []}
+        for name, one in self.standing().items():
+            if one.word in words and not name.endswith("_bytes"):
+                more = f" (up to {one.more} more)" if one.word == "bounded" else ""
+                words[one.word].append(name.replace("_", " ") + more)
+        said = {word.replace("least", "least so many"): names for word, names in words.items()}
+        parts = "; ".join(f"{word}: {', '.join(names)}" for word, names in said.items() if names)
         return [f"beside Nsight Compute on an H200, {parts}"] if parts else []
 
     def report(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .analysis import JUMPS
 from .collectives import active_mask
 from .context import Context
 from .device_calls import failed_assertion, printf
@@ -19,7 +20,6 @@ from .recording import around
 
 Translator = Callable[[Context, Instruction], "Step | None"]
 
-JUMPS = ("bra", "brx", "ret", "exit", "trap", "call", "return")  # the scheduler runs them
 # Prefetches only warm caches, and there are none.
 # setmaxnreg and griddepcontrol are about registers and about when a launch starts.
 NOTHING = frozenset(

@@ -76,33 +76,26 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
         slots = np.flatnonzero(lanes.mask)
         result, wrote = np.zeros(context.slots, dtype), lanes.mask.copy()
         where = _locations(context, memory, places[slots], slots)
-        turns, queues = _turns(where)
-        for turn in turns:
-            mask = np.zeros(context.slots, bool)
-            mask[slots[turn]] = True
-            taking = Lanes(mask)
-            where_to = taking.with_stand_ins(places)
-            old = memory.load(where_to, access, taking)[0].view(dtype)
-            new = apply(old, *map(taking.with_stand_ins, values)).astype(dtype)
-            memory.store(where_to, [new.view(raw)], access, taking)
-            context.global_memory.changes += int((new.view(raw) != old.view(raw)).any())
-            result[mask] = old[mask]
-            if name == "cas":
-                wrote[mask] = (new.view(raw) != old.view(raw))[mask]
-        for queue in queues:  # many lanes at one address: all store what the last one leaves
-            waiting = slots[queue]
-            mask = np.zeros(context.slots, bool)
+        for chosen, many in _turns(where):
+            waiting, mask = slots[chosen], np.zeros(context.slots, bool)
             mask[waiting] = True
             taking = Lanes(mask)
-            one = taking.with_stand_ins(places)
-            before = memory.load(one, access, taking)[0].view(dtype)[waiting[-1]]
-            history = _in_turn(name, apply, before, [value[waiting] for value in values])
-            after = np.full(context.slots, history[-1], dtype)
-            memory.store(one, [after.view(raw)], access, taking)
-            context.global_memory.changes += int((history != before).any())
-            result[waiting] = history[:-1]
+            at = taking.with_stand_ins(places)
+            old = memory.load(at, access, taking)[0].view(dtype)
+            if many:  # all store what the last one leaves
+                given = [value[waiting] for value in values]
+                history = _in_turn(name, apply, old[waiting[-1]], given)
+                new = np.full(context.slots, history[-1], dtype)
+                before, after = history[:-1], history[1:]
+            else:
+                new = apply(old, *map(taking.with_stand_ins, values)).astype(dtype)
+                before, after = old[waiting], new[waiting]
+            memory.store(at, [new.view(raw)], access, taking)
+            changed = before.view(raw) != after.view(raw)
+            context.global_memory.changes += int(changed.any())
+            result[waiting] = before
             if name == "cas":
-                wrote[waiting] = history[1:] != history[:-1]
+                wrote[waiting] = changed
         if memory is not context.shared:
             context.global_memory.changed(places[slots], slots, wrote[slots], access)
         near = where < 0 if context.causality.in_shared else np.zeros(0, bool)
@@ -140,21 +133,20 @@ def _locations(
     return np.where(inside, flag_names(block * shared.stride + near), places)
 
 
-def _turns(places: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _turns(places: np.ndarray) -> list[tuple[np.ndarray, bool]]:
     """Split accesses so that none of a turn meet at one address: turn k holds the k-th of each.
-    Addresses that many lanes want come apart, as a queue of those lanes."""
+    Addresses that many lanes want come apart, all of them in one turn: True."""
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     counts = np.diff(np.r_[starts, len(places)])
-    queues = [
-        order[start : start + n] for start, n in zip(starts, counts, strict=True) if n > QUEUE
-    ]
     rank = np.arange(len(places)) - np.repeat(starts, counts)
     rank[np.repeat(counts > QUEUE, counts)] = -1
     turn = np.empty(len(places), np.int64)
     turn[order] = rank
-    return [np.flatnonzero(turn == number) for number in range(int(rank.max()) + 1)], queues
+    turns = [(np.flatnonzero(turn == number), False) for number in range(int(rank.max()) + 1)]
+    pairs = zip(starts, counts, strict=True)
+    return turns + [(order[start : start + n], True) for start, n in pairs if n > QUEUE]
 
 
 def _compare_and_swap(before, expected: np.ndarray, new: np.ndarray) -> np.ndarray:
