@@ -50,10 +50,10 @@ def difference(a: float, b: float, direction: str = "rn", kind: str = "f32") -> 
     return total(a, -b, direction, kind)
 
 
-def product(a: float, b: float, direction: str = "rn") -> float:
+def product(a: float, b: float, direction: str = "rn", kind: str = "f32") -> float:
     if not (math.isfinite(a) and math.isfinite(b)) or a == 0 or b == 0:
         return a * b
-    return rounded(Fraction(a) * Fraction(b), "f32", direction)
+    return rounded(Fraction(a) * Fraction(b), kind, direction)
 
 
 def ratio(a: float, b: float, kind: str = "f32", direction: str = "rn") -> float:
@@ -95,7 +95,7 @@ def extremes(pick: Callable, keep_nan: bool) -> Callable:
 
 
 for d, ftz, sat in itertools.product(("", *DIRECTIONS), ("", ".ftz"), ("", ".sat")):
-    dot, modifiers = f".{d}" if d else "", {"ftz": bool(ftz), "sat": bool(sat)}
+    dot, modifiers = f".{d}" if d else "", {"ftz": bool(ftz), "finish": sat}
     towards = {"direction": d or "rn"}
     for name, function in (("add", total), ("sub", difference), ("mul", product)):
         expect = with_modifiers(functools.partial(function, **towards), **modifiers)
@@ -147,10 +147,10 @@ for name, values in (
 add("div.rn.f64", "f64 f64", "f64", functools.partial(ratio, kind="f64"))
 
 
-def exponential(a: float) -> float:
+def exponential(a: float, kind: str = "f32") -> float:
     if math.isnan(a) or a == INFINITY:
         return a
-    return 0.0 if a < -2000 else INFINITY if a > 2000 else rounded(Fraction(2.0**a), "f32")
+    return 0.0 if a < -1000 else INFINITY if a > 1000 else rounded(Fraction(2.0**a), kind)
 
 
 def logarithm(a: float) -> float:
@@ -172,10 +172,10 @@ def wave(function: Callable[[float], float]) -> Callable:
     return expect
 
 
-def tangent(a: float) -> float:
+def tangent(a: float, kind: str = "f32") -> float:
     if math.isnan(a) or a == 0:
         return a
-    return rounded(Fraction(math.tanh(a)), "f32")
+    return rounded(Fraction(math.tanh(a)), kind)
 
 
 def root(a: float, kind: str) -> float:
@@ -268,7 +268,7 @@ INTEGERS = ("u8", "s8", *WORDS)
 def integer_of(a: float, result: str, source: str, way: str, ftz: bool) -> int:
     """Clamped. NaN is 0 between types of at most 32 bits, else the top bit alone."""
     if math.isnan(a):
-        return 0 if source == "f32" and width(result) < 64 else wrap(1 << width(result) - 1, result)
+        return 0 if source != "f64" and width(result) < 64 else wrap(1 << width(result) - 1, result)
     if math.isinf(a):
         return limits(result)[a > 0]
     return clamp(TO_INTEGER[way](flushed(a) if ftz else a), result)
@@ -278,8 +278,8 @@ def integral(a: float, way: str) -> float:
     return math.copysign(float(TO_INTEGER[way](a)), a) if math.isfinite(a) else a
 
 
-def narrowed(a: float, direction: str) -> float:
-    return rounded(Fraction(a), "f32", direction) if math.isfinite(a) and a else a
+def narrowed(a: float, direction: str, kind: str = "f32") -> float:
+    return rounded(Fraction(a), kind, direction) if math.isfinite(a) and a else a
 
 
 for source, result in itertools.product(INTEGERS, INTEGERS):
@@ -297,10 +297,10 @@ for source, d in itertools.product(INTEGERS, DIRECTIONS):
         if result == "f64" and d != "rn":
             continue
         expect = lambda a, k=result, d=d: rounded(Fraction(a), k, d)  # noqa: E731
-        expect = with_modifiers(expect, sat=bool(sat))
+        expect = with_modifiers(expect, finish=sat)
         add(f"cvt.{d}{sat}.{result}.{source}", source, result, expect)
 for ftz, sat in itertools.product(("", ".ftz"), ("", ".sat")):
-    finish = functools.partial(with_modifiers, ftz=bool(ftz), sat=bool(sat))
+    finish = functools.partial(with_modifiers, ftz=bool(ftz), finish=sat)
     add(f"cvt{ftz}{sat}.f32.f32", "f32", "f32", finish(lambda a: a))
     add(f"cvt{ftz}{sat}.f64.f32", "f32", "f64", finish(lambda a: a))
     for way in TO_INTEGER:
@@ -309,7 +309,7 @@ for ftz, sat in itertools.product(("", ".ftz"), ("", ".sat")):
         add(f"cvt.{way}{ftz}{sat}.f32.f32", "f32", "f32", expect, choices=(values,))
     for d in DIRECTIONS:
         # .ftz flushes the fp32 side, which is the result here.
-        expect = with_modifiers(functools.partial(narrowed, direction=d), sat=bool(sat))
+        expect = with_modifiers(functools.partial(narrowed, direction=d), finish=sat)
         if ftz:
             expect = lambda a, f=expect: [flushed(r) for r in f(a)]  # noqa: E731
         add(f"cvt.{d}{ftz}{sat}.f32.f64", "f64", "f32", expect)

@@ -1,476 +1,212 @@
-"""Forms of 16-bit floats and of pairs, against exact fractions."""
+"""Forms of 16-bit floats and of pairs, with the expectations of the wider ones."""
 
+import functools
 import itertools
 import math
 import random
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 
-from tests.simt.ptx_forms import F32_TO_INTEGER, Form, edges
-
-NAN = 0x7FFF  # whatever NaN came in
-INFINITY = math.inf
-
-
-@dataclass(frozen=True)
-class Format:
-    digits: int  # with the leading one
-    lowest: int  # exponent of the smallest normal number
-    infinity: int  # its bits
-
-    @property
-    def tiny(self) -> float:
-        return 2.0**self.lowest
-
-
-FORMATS = {"f16": Format(11, -14, 0x7C00), "bf16": Format(8, -126, 0x7F80)}
-DIRECTIONS = ("rn", "rz", "rm", "rp")
-
-
-def unpack(bits: int, base: str) -> float:
-    """The number of 16 bits."""
-    form = FORMATS[base]
-    size, sign = bits & 0x7FFF, -1.0 if bits & 0x8000 else 1.0
-    if size >= form.infinity:
-        return math.nan if size > form.infinity else sign * INFINITY
-    exponent, fraction = divmod(size, 1 << form.digits - 1)
-    steps = fraction + (1 << form.digits - 1 if exponent else 0)
-    return sign * math.ldexp(steps, form.lowest - form.digits + max(exponent, 1))
-
-
-def pack(number: float | Fraction, base: str, direction: str = "rn") -> int:
-    """The 16 bits next to a number, in one of PTX's four directions."""
-    form = FORMATS[base]
-    if number != number:
-        return NAN
-    sign = 0x8000 if number < 0 or number == 0 and math.copysign(1, number) < 0 else 0
-    if number in (0, INFINITY, -INFINITY):
-        return sign | (form.infinity if number else 0)
-    size = abs(Fraction(number))
-    place = size.numerator.bit_length() - size.denominator.bit_length() - form.digits
-    smallest = form.lowest - form.digits + 1
-    place = max(place, smallest)
-    while size >= Fraction(2) ** (place + form.digits):
-        place += 1
-    steps, rest = divmod(size, Fraction(2) ** place)
-    if direction == "rn":
-        half = Fraction(2) ** (place - 1)
-        steps += rest > half or rest == half and steps % 2 == 1
-    elif direction == ("rm" if sign else "rp"):
-        steps += rest > 0
-    bits = (place - smallest << form.digits - 1) + steps
-    if bits >= form.infinity:
-        outwards = direction in ("rn", "rm" if sign else "rp")
-        bits = form.infinity if outwards else form.infinity - 1
-    return sign | bits
-
-
-# ---- cases --------------------------------------------------------------------------------------
-
-
-def halves(base: str) -> list[int]:
-    """Bits that operations get wrong: limits, ties with one another, NaN; and random ones."""
-    form, chance = FORMATS[base], random.Random(base)
-    one = pack(1.0, base)
-    ulp, normal = 2.0 ** (1 - form.digits), 1 << form.digits - 1
-    found = [0, 1, 2, normal - 1, normal, normal + 1]
-    found += [one - 1, one, one + 1, one + 2, form.infinity - 1, form.infinity, form.infinity + 1]
-    numbers = (
-        1.5,
-        2.0,
-        0.5,
-        2.5,
-        ulp / 2,
-        ulp,
-        3 * ulp / 2,
-        form.tiny / 2,
-        1 / ulp,
-        2 / ulp,
-        100.0,
-    )
-    found += [pack(number, base) for number in numbers]
-    found += [chance.getrandbits(15) for _ in range(12)]
-    return [sign | bits for bits in found for sign in (0, 0x8000)]
-
+from tests.simt.forms_of_floats import (
+    DIRECTIONS,
+    INTEGERS,
+    TO_INTEGER,
+    difference,
+    exponential,
+    extremes,
+    fused,
+    integer_of,
+    integral,
+    narrowed,
+    product,
+    tangent,
+    total,
+)
+from tests.simt.forms_of_integers import JOINED, ORDERED, ordered
+from tests.simt.ptx_forms import (
+    F32_TO_INTEGER,
+    FINISH,
+    FORMATS,
+    INFINITY,
+    NAN,
+    SIXTEEN,
+    add,
+    decode,
+    edges,
+    encode,
+    flushed,
+    limits,
+    mask,
+    rounded,
+    tiny,
+    width,
+    with_modifiers,
+)
 
 PAIR_OF = {"f16": "f16x2", "bf16": "bf16x2"}
 
 
-def given(form: Form) -> list[tuple[int, ...]]:
-    """100 cases, their values taken from the form's choices; ties and what decides them first."""
-    chance = random.Random(str(form))
-    found = []
-    if ".f16" in form.ptx or ".bf16" in form.ptx:
-        base = "bf16" if ".bf16" in form.ptx else "f16"
-        one, near = pack(1.5, base), pack(1 + 2.0 ** (1 - FORMATS[base].digits), base)
-        # 1.5 (1 + ulp) is halfway between two numbers. Far too small a number decides.
-        found = [(one, near, sign | small) for sign in (0, 0x8000) for small in (0, 1, 2, 0x100)]
-        found = [
-            tuple(
-                bits << 16 | bits if kind == "b32" else bits
-                for bits, kind in zip(case, form.sources, strict=True)
-            )
-            for case in found
-            if len(form.sources) == 3 and "pred" not in form.sources
-        ]
-    while len(found) < 100:
-        found.append(
-            tuple(
-                chance.choice(column) | (chance.choice(column) << 16 if pair else 0)
-                for column, pair in zip(form.choices, pairs_of(form), strict=True)
-            )
-        )
-    return found
-
-
-def pairs_of(form: Form) -> list[bool]:
-    """Which sources are two 16-bit values."""
-    last = form.ptx.removesuffix(".relu").split(".")[-1]
-    return [kind == "b32" and last.endswith("x2") for kind in form.sources]
-
-
-FORMS: list[Form] = []
-
-
-def add(ptx: str, sources: str, result: str, expect: Callable, choices: list, **more) -> None:
-    kinds = tuple(sources.split())
-    columns = tuple([0, 1] if kind == "pred" else choices for kind in kinds)
-    FORMS.append(Form(ptx, kinds, result, expect, choices=columns, **more))
+def for_each(function: Callable) -> Callable:
+    """Of numbers as one of pairs."""
+    return lambda *pairs: tuple(function(*numbers) for numbers in zip(*pairs, strict=True))
 
 
 def add_both(ptx: str, base: str, count: int, expect: Callable, **more) -> None:
     """The form for one value, and that for pairs; `{}` stands for the type."""
-    add(ptx.format(base), "b16 " * count, "b16", expect, halves(base), **more)
-
-    def both(*pairs: int) -> int | list[int]:
-        low = expect(*(pair & 0xFFFF for pair in pairs))
-        high = expect(*(pair >> 16 for pair in pairs))
-        found = [
-            top << 16 | bottom
-            for top in (high if isinstance(high, list) else [high])
-            for bottom in (low if isinstance(low, list) else [low])
-        ]
-        return found
-
-    add(ptx.format(PAIR_OF[base]), "b32 " * count, "b32", both, halves(base), **more)
+    ties: list[tuple[int, ...]] = []
+    if count == 3:  # 1.5 (1 + ulp) is halfway between two numbers: far too small a number decides
+        one, near = encode(1.5, base), encode(1.0, base) + 1
+        ties = [(one, near, sign | small) for sign in (0, 0x8000) for small in (0, 1, 2, 0x100)]
+    twice = tuple(tuple(bits << 16 | bits for bits in case) for case in ties)
+    add(ptx.format(base), f"{base} " * count, base, expect, first=tuple(ties), **more)
+    pair = PAIR_OF[base]
+    add(ptx.format(pair), f"{pair} " * count, pair, for_each(expect), first=twice, **more)
 
 
 # ---- the table: arithmetic ----------------------------------------------------------------------
 
 
-def plain_or_exact(plain: float, exact: Callable[[], Fraction]) -> float | Fraction:
-    """Python's floats know about infinities and the sign of zero; all else is rational. Sums and
-    products of 16-bit floats are zero or infinite in fp64 only if they really are."""
-    return exact() if math.isfinite(plain) and plain else plain
-
-
-def total(a: float, b: float) -> float | Fraction:
-    return plain_or_exact(a + b, lambda: Fraction(a) + Fraction(b))
-
-
-def difference(a: float, b: float) -> float | Fraction:
-    return total(a, -b)
-
-
-def product(a: float, b: float) -> float | Fraction:
-    return plain_or_exact(a * b, lambda: Fraction(a) * Fraction(b))
-
-
-def fused(a: float, b: float, c: float) -> float | Fraction:
-    return plain_or_exact(a * b + c, lambda: Fraction(a) * Fraction(b) + Fraction(c))
-
-
-def flushed(number: float, tiny: float) -> float:
-    return math.copysign(0.0, number) if abs(number) < tiny else number
-
-
-def saturated(number: float | Fraction) -> float | Fraction:
-    return min(number, 1) if number > 0 else 0.0
-
-
-def not_negative(number: float | Fraction) -> float | Fraction:
-    return 0.0 if number <= 0 else number
-
-
-def on_bits(function: Callable, base: str, *, ftz: bool = False, finish: str = "") -> Callable:
-    """A function of numbers as one of bits, with its modifiers."""
-    tiny = FORMATS[base].tiny if ftz else 0.0
-    finisher = {"": lambda number: number, ".sat": saturated, ".relu": not_negative}[finish]
-
-    def apply(*sources: int) -> int:
-        exact = finisher(function(*(flushed(unpack(bits, base), tiny) for bits in sources)))
-        bits = pack(exact, base)
-        return bits & 0x8000 if abs(unpack(bits, base)) < tiny else bits
-
-    return apply
-
-
 ARITHMETIC = {"add": (total, 2), "sub": (difference, 2), "mul": (product, 2), "fma": (fused, 3)}
-for base, (name, (function, count)) in itertools.product(FORMATS, ARITHMETIC.items()):
+for base, (name, (function, count)) in itertools.product(SIXTEEN, ARITHMETIC.items()):
     finishes = ("", ".sat") if base == "f16" else ("",)
     finishes += (".relu",) if count == 3 else ()
     for d, ftz, finish in itertools.product(("", ".rn"), ("", ".ftz"), finishes):
         if (ftz and base == "bf16") or (not d and count == 3):
             continue
-        expect = on_bits(function, base, ftz=bool(ftz), finish=finish)
+        exact = functools.partial(function, kind=base)
+        expect = with_modifiers(exact, ftz=bool(ftz), finish=finish, kind=base)
         add_both(f"{name}{d}{ftz}{finish}.{{}}", base, count, expect)
-
-
-def extremes(pick: Callable, keep_nan: bool, base: str, tiny: float) -> Callable:
-    """One NaN is ignored unless told otherwise; of two zeros it may be either."""
-
-    def expect(a: int, b: int) -> int | list[int]:
-        first, second = (flushed(unpack(bits, base), tiny) for bits in (a, b))
-        if first != first or second != second:
-            other = second if first != first else first
-            return NAN if keep_nan else pack(other, base)
-        if first == second:
-            return [pack(first, base), pack(second, base)]
-        return pack(pick(first, second), base)
-
-    return expect
-
-
 for base, (name, pick), keep in itertools.product(
-    FORMATS, (("max", max), ("min", min)), ("", ".NaN")
+    SIXTEEN, (("max", max), ("min", min)), ("", ".NaN")
 ):
     for ftz in ("", ".ftz") if base == "f16" else ("",):
-        expect = extremes(pick, bool(keep), base, FORMATS[base].tiny if ftz else 0.0)
+        expect = with_modifiers(extremes(pick, bool(keep)), ftz=bool(ftz), kind=base)
         add_both(f"{name}{ftz}{keep}.{{}}", base, 2, expect)
-for base in FORMATS:
-    add_both("neg.{}", base, 1, on_bits(lambda a: -a, base))
-    add_both("abs.{}", base, 1, on_bits(abs, base))
-
-
-def exponential(a: float) -> float:
-    return a if a != a or a == INFINITY else 0.0 if a < -300 else 2.0 ** min(a, 300.0)
-
-
-def tangent(a: float) -> float:
-    return math.tanh(a) if a else a
-
-
-for base in FORMATS:
+for base in SIXTEEN:
+    add_both("neg.{}", base, 1, lambda a: -a)
+    add_both("abs.{}", base, 1, abs)
     ftz = ".ftz" if base == "bf16" else ""
-    expect = on_bits(exponential, base, ftz=bool(ftz))
-    add_both(f"ex2.approx{ftz}.{{}}", base, 1, expect, ulp=1)
-    add_both("tanh.approx.{}", base, 1, on_bits(tangent, base), ulp=1)
-
-
-def on_integers(function: Callable, signed: bool) -> Callable:
-    """A function of two 16-bit integers, for the pairs in 32 bits."""
-
-    def expect(a: int, b: int) -> int:
-        parts = [struct.unpack("<2h" if signed else "<2H", x.to_bytes(4, "little")) for x in (a, b)]
-        low, high = (function(x, y) & 0xFFFF for x, y in zip(*parts, strict=True))
-        return high << 16 | low
-
-    return expect
-
-
+    expect = functools.partial(exponential, kind=base)
+    expect = with_modifiers(expect, ftz=bool(ftz), kind=base)
+    near = {"ulp": 1, "hardware": 2.0 ** (4 - FORMATS[base][0])}  # the approximations
+    add_both(f"ex2.approx{ftz}.{{}}", base, 1, expect, **near)
+    add_both("tanh.approx.{}", base, 1, functools.partial(tangent, kind=base), **near)
 SHORTS = [0, 1, 2, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0xFFFE, 1234, 0xABCD]
+SHORTS = tuple(low | high << 16 for low, high in itertools.product(SHORTS, SHORTS))
 for k in ("u16x2", "s16x2"):
-    add(f"add.{k}", "b32 b32", "b32", on_integers(lambda a, b: a + b, k[0] == "s"), SHORTS)
+    more = {"choices": (SHORTS, SHORTS)}
+    low, high = limits(k[:3])
+    wrapped = lambda a, b, n=low: (a + b - n) % (1 << 16) + n  # noqa: E731
+    add(f"add.{k}", f"{k} {k}", k, for_each(wrapped), **more)
     for name, pick in (("max", max), ("min", min)):
-        add(f"{name}.{k}", "b32 b32", "b32", on_integers(pick, k[0] == "s"), SHORTS)
+        add(f"{name}.{k}", f"{k} {k}", k, for_each(pick), **more)
         if k[0] == "s":
-            expect = on_integers(lambda a, b, f=pick: max(f(a, b), 0), True)
-            add(f"{name}.{k}.relu", "b32 b32", "b32", expect, SHORTS)
+            expect = for_each(lambda a, b, f=pick: max(f(a, b), 0))
+            add(f"{name}.{k}.relu", f"{k} {k}", k, expect, **more)
 
 
 # ---- the table: comparison ----------------------------------------------------------------------
 
 
-ORDER = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "num": lambda a, b: True,
-    "nan": lambda a, b: False,
-}
-NAMES = [*ORDER, *(f"{name}u" for name in ORDER if len(name) == 2)]
-JOINED = {"and": lambda t, c: t and c, "or": lambda t, c: t or c, "xor": lambda t, c: t != c}
+def comparing(name: str, base: str, ftz: bool = False) -> Callable:
+    if name in ("num", "nan"):
+        return lambda a, b: (math.isnan(a) or math.isnan(b)) == (name == "nan")
+    return ordered(ORDERED[name[:2]], ftz, len(name) == 3, base)
 
 
-def comparing(name: str, base: str, tiny: float = 0.0) -> Callable:
-    """The comparison of two numbers given as bits; for NaN that of the unordered forms is true."""
-
-    def expect(a: int, b: int) -> bool:
-        first, second = (flushed(unpack(bits, base), tiny) for bits in (a, b))
-        if first != first or second != second:
-            return name == "nan" or (name not in ORDER)
-        return ORDER[name if name in ORDER else name[:2]](first, second)
-
-    return expect
+def giving(true: float, compare: Callable) -> Callable:
+    """set: `true` where the comparison holds."""
+    return lambda *sources: true if compare(*sources) else 0 * true
 
 
-def pair_mask(compare: Callable, true: int, joined: Callable | None = None) -> Callable:
-    """set on pairs: `true` in each half of the result where that half's comparison holds."""
-
-    def expect(a: int, b: int, *c: bool) -> int:
-        found = [compare(a & 0xFFFF, b & 0xFFFF), compare(a >> 16, b >> 16)]
-        low, high = (joined(one, *c) if joined else one for one in found)
-        return (true << 16 if high else 0) | (true if low else 0)
-
-    return expect
-
-
-ONE = {"f16": 0x3C00, "bf16": 0x3F80}
-for base, name in itertools.product(FORMATS, NAMES):
-    compare, values, pair = comparing(name, base), halves(base), PAIR_OF[base]
-    add(f"setp.{name}.{base}", "b16 b16", "pred", compare, values)
-    trues = ((base, ONE[base]), ("u32", 2**32 - 1), ("s16", 0xFFFF))
-    for result, true in trues:
-        kind = "b16" if "16" in result else "b32"
-        expect = lambda a, b, f=compare, t=true: t if f(a, b) else 0  # noqa: E731
-        add(f"set.{name}.{result}.{base}", "b16 b16", kind, expect, values)
-    for result, true in ((pair, ONE[base]), ("u32", 0xFFFF), ("s32", 0xFFFF)):
-        add(f"set.{name}.{result}.{pair}", "b32 b32", "b32", pair_mask(compare, true), values)
-for base, (join, joined) in itertools.product(FORMATS, JOINED.items()):
-    compare, values, pair = comparing("ltu", base), halves(base), PAIR_OF[base]
-    expect = lambda a, b, c, f=compare, g=joined: g(f(a, b), bool(c))  # noqa: E731
-    add(f"setp.ltu.{join}.{base}", "b16 b16 pred", "pred", expect, values)
-    expect = lambda a, b, c, f=expect: 0xFFFF if f(a, b, c) else 0  # noqa: E731
-    add(f"set.ltu.{join}.u16.{base}", "b16 b16 pred", "b16", expect, values)
-    expect = pair_mask(compare, ONE[base], lambda t, c, g=joined: g(t, bool(c)))
-    add(f"set.ltu.{join}.{pair}.{pair}", "b32 b32 pred", "b32", expect, values)
+NAMES = [*ORDERED, *(f"{name}u" for name in ORDERED), "num", "nan"]
+for base, name in itertools.product(SIXTEEN, NAMES):
+    compare, pair = comparing(name, base), PAIR_OF[base]
+    add(f"setp.{name}.{base}", f"{base} {base}", "pred", compare)
+    for result, true in ((base, 1.0), ("u32", 2**32 - 1), ("s16", -1)):
+        add(f"set.{name}.{result}.{base}", f"{base} {base}", result, giving(true, compare))
+    for result, kind, true in ((pair, pair, 1.0), ("u32", "u16x2", 0xFFFF), ("s32", "s16x2", -1)):
+        expect = for_each(giving(true, compare))
+        add(f"set.{name}.{result}.{pair}", f"{pair} {pair}", kind, expect)
+for base, (join, joined) in itertools.product(SIXTEEN, JOINED.items()):
+    compare, pair = comparing("ltu", base), PAIR_OF[base]
+    expect = lambda a, b, c, f=compare, g=joined: g(f(a, b), c)  # noqa: E731
+    add(f"setp.ltu.{join}.{base}", f"{base} {base} pred", "pred", expect)
+    add(f"set.ltu.{join}.u16.{base}", f"{base} {base} pred", "u16", giving(0xFFFF, expect))
+    both = for_each(giving(1.0, expect))
+    expect = lambda a, b, c, f=both: f(a, b, (c, c))  # noqa: E731
+    add(f"set.ltu.{join}.{pair}.{pair}", f"{pair} {pair} pred", pair, expect)
 for name in ("eq", "lt", "geu"):
-    compare, values = comparing(name, "f16", FORMATS["f16"].tiny), halves("f16")
-    add(f"setp.{name}.ftz.f16", "b16 b16", "pred", compare, values)
-    expect = pair_mask(compare, 0x3C00)
-    add(f"set.{name}.ftz.f16x2.f16x2", "b32 b32", "b32", expect, values)
+    compare = comparing(name, "f16", True)
+    add(f"setp.{name}.ftz.f16", "f16 f16", "pred", compare)
+    expect = for_each(giving(1.0, compare))
+    add(f"set.{name}.ftz.f16x2.f16x2", "f16x2 f16x2", "f16x2", expect)
 
 
 # ---- the table: conversion ----------------------------------------------------------------------
 
 
-def f32(bits: int) -> float:
-    return struct.unpack("<f", bits.to_bytes(4, "little"))[0]
-
-
-def f64(bits: int) -> float:
-    return struct.unpack("<d", bits.to_bytes(8, "little"))[0]
-
-
-def bits_of(number: float, kind: str) -> int:
-    if kind in FORMATS:
-        return pack(number, kind)
-    return int.from_bytes(struct.pack({"f32": "<f", "f64": "<d"}[kind], number), "little")
-
-
-def to_round(base: str, kind: str) -> list[int]:
+def to_round(base: str, kind: str) -> tuple[int, ...]:
     """fp32 or fp64 bits around the numbers and ties of a 16-bit type, and beyond its ends."""
     found, step = [], 2.0**-23 if kind == "f32" else 2.0**-52
-    form = FORMATS[base]
-    ulp = 2.0 ** (1 - form.digits)
-    for scale in (1.0, form.tiny, form.tiny / 4, 2.0**-form.lowest, 2.0**5):
+    digits, lowest, highest = FORMATS[base]
+    ulp = 2.0 ** (1 - digits)
+    for scale in (1.0, tiny(base), tiny(base) / 4, 2.0**-lowest, 2.0**5):
         for n in (0.5, 1, 1.5, 2, 2.5, 1 / ulp + 0.5, 1 / ulp + 1, 2 / ulp - 0.5, 2 / ulp - 1):
             found += [n * ulp * scale * (1 + more) for more in (-step, 0.0, step)]
-    smallest = form.tiny * ulp
-    largest = unpack(form.infinity - 1, base)
+    smallest, most = tiny(base) * ulp, decode(0x7F7FFFFF, "f32")
+    largest = (2 - ulp) * 2.0**highest
     found += [smallest / 2, smallest / 2 * (1 + step), smallest / 4, largest, largest * (1 + step)]
-    found += [min(largest * (1 + ulp / 4), f32(0x7F7FFFFF)), f32(0x7F7FFFFF), INFINITY, 0.0]
-    bits = [bits_of(sign * number, kind) for number in found for sign in (1.0, -1.0)]
-    bits += [bits_of(math.nan, kind)]
+    found += [min(largest * (1 + ulp / 4), most), most, INFINITY, 0.0]
+    found = [sign * number for number in found for sign in (1.0, -1.0)] + [NAN]
     if kind == "f64":
-        bits += [bits_of(number, kind) for number in (1e300, -1e300, 1e-300, -1e-300, 1 + 2.0**-40)]
-    return bits
+        found += [1e300, -1e300, 1e-300, -1e-300, 1 + 2.0**-40]
+    return tuple(encode(number, kind) for number in found)
 
 
-def whole_parts(a: float, way: str) -> float:
-    to_whole = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[way]
-    return math.copysign(float(to_whole(a)), a) if math.isfinite(a) else a
-
-
-WAYS = ("rni", "rzi", "rmi", "rpi")
-WORDS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
-REGISTERS = {8: "b8", 16: "b16", 32: "b32", 64: "b64"}
-
-
-def limits(kind: str) -> tuple[int, int]:
-    size = int(kind[1:])
-    return (-(1 << size - 1), (1 << size - 1) - 1) if kind[0] == "s" else (0, (1 << size) - 1)
-
-
-def converted(a: float, kind: str, way: str) -> int:
-    """The bits of the clamped integer; NaN is zero, or the top bit of 64."""
-    size, (low, high) = int(kind[1:]), limits(kind)
-    if a != a:
-        return 1 << 63 if size == 64 else 0
-    if math.isinf(a):
-        number = high if a > 0 else low
-    else:
-        number = max(low, min(high, int(whole_parts(a, way))))
-    return number & (1 << size) - 1
-
-
-def as_integer(bits: int, kind: str) -> int:
-    size = int(kind[1:])
-    bits &= (1 << size) - 1
-    return bits - (1 << size) if kind[0] == "s" and bits >> size - 1 else bits
-
-
-for base in FORMATS:
-    for (kind, number), d in itertools.product((("f32", f32), ("f64", f64)), DIRECTIONS):
-        values = to_round(base, kind)
-        finishes = (".sat",) if base == "f16" else ()
+for base in SIXTEEN:
+    for kind, d in itertools.product(("f32", "f64"), DIRECTIONS):
+        finishes = ("", ".sat") if base == "f16" else ("",)
         finishes += (".relu",) if kind == "f32" and d in ("rn", "rz") else ()
-        for finish in ("", *finishes):
-            finisher = {"": lambda x: x, ".sat": saturated, ".relu": not_negative}[finish]
-            expect = lambda a, b=base, d=d, g=finisher, n=number: pack(g(n(a)), b, d)  # noqa: E731
-            add(f"cvt.{d}{finish}.{base}.{kind}", f"b{kind[1:]}", "b16", expect, values)
-    expect = lambda a, b=base: pack(flushed(f32(a), 2.0**-126), b)  # noqa: E731
-    add(f"cvt.rn.ftz.{base}.f32", "b32", "b16", expect, [*to_round(base, "f32"), *edges("f32")])
+        for finish in finishes:
+            expect = functools.partial(narrowed, direction=d, kind=base)
+            expect = with_modifiers(expect, finish=finish)
+            ptx, choices = f"cvt.{d}{finish}.{base}.{kind}", (to_round(base, kind),)
+            add(ptx, kind, base, expect, choices=choices)
+    values = to_round(base, "f32")
+    expect = lambda a, b=base: narrowed(flushed(a), "rn", b)  # noqa: E731
+    add(f"cvt.rn.ftz.{base}.f32", "f32", base, expect, choices=((*values, *edges("f32")),))
     for d, finish in itertools.product(("rn", "rz"), ("", ".relu")):
-        finisher = not_negative if finish else lambda x: x
-        expect = lambda a, b, t=base, d=d, g=finisher: (  # noqa: E731
-            pack(g(f32(a)), t, d) << 16 | pack(g(f32(b)), t, d)
-        )
+        one = lambda a, t=base, d=d, g=FINISH[finish]: g(narrowed(a, d, t))  # noqa: E731
+        expect = lambda a, b, f=one: (f(b), f(a))  # noqa: E731
         ptx = f"cvt.{d}{finish}.{PAIR_OF[base]}.f32"
-        add(ptx, "b32 b32", "b32", expect, to_round(base, "f32"))
+        add(ptx, "f32 f32", PAIR_OF[base], expect, choices=(values, values))
     other = "bf16" if base == "f16" else "f16"
     for d in DIRECTIONS:
-        expect = lambda a, b=base, o=other, d=d: pack(unpack(a, o), b, d)  # noqa: E731
-        add(f"cvt.{d}.{base}.{other}", "b16", "b16", expect, halves(other))
-    for way in WAYS:
-        expect = on_bits(lambda a, way=way: whole_parts(a, way), base)
-        add(f"cvt.{way}.{base}.{base}", "b16", "b16", expect, [*halves(base), *halves("f16")])
+        expect = functools.partial(narrowed, direction=d, kind=base)
+        add(f"cvt.{d}.{base}.{other}", other, base, expect)
+    for way in TO_INTEGER:
+        expect = functools.partial(integral, way=way)
+        more = {"choices": ((*edges(base), *edges("f16")),)}
+        add(f"cvt.{way}.{base}.{base}", base, base, expect, **more)
     for finish in ("", ".sat") if base == "f16" else ("",):
-        finisher = saturated if finish else lambda x: x
-        expect = on_bits(finisher, base)
-        add(f"cvt{finish}.{base}.{base}", "b16", "b16", expect, halves(base))
-        for kind in ("f32", "f64"):
-            expect = lambda a, b=base, k=kind, g=finisher: bits_of(g(unpack(a, b)), k)  # noqa: E731
-            add(f"cvt{finish}.{kind}.{base}", "b16", f"b{kind[1:]}", expect, halves(base))
-    expect = lambda a, b=base: bits_of(flushed(unpack(a, b), 2.0**-126), "f32")  # noqa: E731
-    add(f"cvt.ftz.f32.{base}", "b16", "b32", expect, halves(base))
-    around = [pack(f32(bits), base) for bits in F32_TO_INTEGER]
-    for word, way in itertools.product(WORDS, WAYS):
-        expect = lambda a, b=base, k=word, w=way: converted(unpack(a, b), k, w)  # noqa: E731
-        size = REGISTERS[int(word[1:])]
-        add(f"cvt.{way}.{word}.{base}", "b16", size, expect, [*halves(base), *around])
-    for word, d in itertools.product(WORDS, DIRECTIONS):
-        size, chance = int(word[1:]), random.Random(word)
-        ulp = 1 << FORMATS[base].digits
-        values = [
-            0,
-            1,
-            *(limits(word)),
-            *(
-                x + y
-                for x in (ulp, 2 * ulp, 8 * ulp, 1 << 40)
-                for y in (-3, -2, -1, 1, 3, 4, 5, x >> 9, (x >> 9) + 1)
-            ),
-        ]
-        values += [65504, 65519, 65520, (3 << 61) - (3 << 61 - FORMATS[base].digits) + 1]
+        for kind in (base, "f32", "f64"):
+            add(f"cvt{finish}.{kind}.{base}", base, kind, FINISH[finish])
+    add(f"cvt.ftz.f32.{base}", base, "f32", flushed)
+    around = (narrowed(decode(bits, "f32"), "rn", base) for bits in F32_TO_INTEGER)
+    around = (*edges(base), *(encode(number, base) for number in around))
+    for word, way in itertools.product(INTEGERS, TO_INTEGER):
+        expect = functools.partial(integer_of, result=word, source=base, way=way, ftz=False)
+        add(f"cvt.{way}.{word}.{base}", base, word, expect, choices=(around,))
+    for word, d in itertools.product(INTEGERS, DIRECTIONS):
+        size, chance, ulp = width(word), random.Random(word), 1 << FORMATS[base][0]
+        values = [0, 1, *limits(word)]
+        for x in (ulp, 2 * ulp, 8 * ulp, 1 << 40):
+            values += [x + y for y in (-3, -2, -1, 1, 3, 4, 5, x >> 9, (x >> 9) + 1)]
+        values += [65504, 65519, 65520, (3 << 61) - (3 << 61 - FORMATS[base][0]) + 1]
         values += [chance.getrandbits(chance.randint(1, size)) for _ in range(20)]
-        values = [sign * value % (1 << size) for value in values for sign in (1, -1)]
-        expect = lambda a, b=base, k=word, d=d: pack(Fraction(as_integer(a, k)), b, d)  # noqa: E731
-        add(f"cvt.{d}.{base}.{word}", REGISTERS[size], "b16", expect, values)
-expect = lambda a: pack(saturated(as_integer(a, "s32")), "f16")  # noqa: E731
-add("cvt.rn.sat.f16.s32", "b32", "b16", expect, [0, 1, 2, 2**31, 2**32 - 1])
+        values = tuple(sign * value & mask(word) for value in values for sign in (1, -1))
+        expect = lambda a, b=base, d=d: rounded(Fraction(a), b, d)  # noqa: E731
+        add(f"cvt.{d}.{base}.{word}", word, base, expect, choices=(values,))
+expect = lambda a: FINISH[".sat"](rounded(Fraction(a), "f16"))  # noqa: E731
+add("cvt.rn.sat.f16.s32", "s32", "f16", expect, choices=((0, 1, 2, 2**31, 2**32 - 1),))

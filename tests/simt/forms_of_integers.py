@@ -243,13 +243,13 @@ UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 JOINED = {"and": lambda t, c: t and c, "or": lambda t, c: t or c, "xor": lambda t, c: t != c}
 
 
-def ordered(compare: Callable, ftz: bool, unordered: bool = False) -> Callable:
+def ordered(compare: Callable, ftz: bool, unordered: bool = False, kind: str = "f32") -> Callable:
     """A comparison of floats, which is false for NaN, or true if it is an unordered one."""
 
     def expect(a: float, b: float) -> bool:
         if math.isnan(a) or math.isnan(b):
             return unordered
-        return compare(flushed(a), flushed(b)) if ftz else compare(a, b)
+        return compare(flushed(a, kind), flushed(b, kind)) if ftz else compare(a, b)
 
     return expect
 

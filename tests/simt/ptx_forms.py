@@ -39,6 +39,7 @@ class Form:
     hardware: float = 0.0  # and on the hardware: relative error, in addition
     absolute: float = 0.0  # and its absolute error
     unspecified: Callable = lambda *_: False  # cases in which the manual leaves the result open
+    first: tuple[tuple[int, ...], ...] = ()  # cases that come before all others
 
     def __str__(self) -> str:
         return " ".join((self.ptx, *self.literals))
@@ -51,25 +52,42 @@ class Form:
 # ---- numbers and bits ---------------------------------------------------------------------------
 
 
-FLOATS = {"f32": "<f", "f64": "<d"}
+FLOATS = {"f16": "<e", "f32": "<f", "f64": "<d"}
+# Digits with the leading one, and the exponents of the smallest and the largest normal number.
+FORMATS = {"f16": (11, -14, 15), "bf16": (8, -126, 127)}
+FORMATS |= {"f32": (24, -126, 127), "f64": (53, -1022, 1023)}
+SIXTEEN = ("f16", "bf16")
+PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "u16x2": "u16", "s16x2": "s16"}
+NOT_A_NUMBER = 0x7FFF  # of 16 bits, whatever NaN came in
 
 
 @functools.cache
 def width(kind: str) -> int:
-    return 8 if kind == "pred" else int(kind[1:])
+    return 8 if kind == "pred" else 32 if kind in PAIRS else int(kind.lstrip("bfus"))
 
 
-def decode(bits: int, kind: str) -> int | float | bool:
-    """The number that the low bits stand for."""
+def decode(bits: int, kind: str) -> int | float | bool | tuple:
+    """The number that the low bits stand for; of a pair the lower and the upper one."""
+    if kind in PAIRS:
+        return tuple(decode(bits >> shift & 0xFFFF, PAIRS[kind]) for shift in (0, 16))
+    if kind == "bf16":
+        return decode(bits << 16, "f32")
     if kind in FLOATS:
         return struct.unpack(FLOATS[kind], bits.to_bytes(8, "little")[: width(kind) // 8])[0]
     return bool(bits) if kind == "pred" else wrap(bits, kind)
 
 
 def encode(number: int | float, kind: str) -> int:
+    if kind == "bf16":
+        return encode(number, "f32") >> 16
     if kind in FLOATS:
         return int.from_bytes(struct.pack(FLOATS[kind], number), "little")
     return int(number) & mask(kind)
+
+
+def tiny(kind: str) -> float:
+    """The smallest normal number."""
+    return 2.0 ** FORMATS[kind][1]
 
 
 def mask(kind: str) -> int:
@@ -95,12 +113,12 @@ def clamp(number: int, kind: str) -> int:
 
 
 def is_float(kind: str) -> bool:
-    return kind[0] == "f"
+    return kind in FORMATS
 
 
 def rounded(exact: Fraction, kind: str, direction: str = "rn") -> float:
     """The float of that type next to an exact number, in one of PTX's four directions."""
-    digits, lowest, highest = (24, -126, 127) if kind == "f32" else (53, -1022, 1023)
+    digits, lowest, highest = FORMATS[kind]
     if exact == 0:
         return 0.0
     above, below = abs(exact.numerator), exact.denominator
@@ -123,23 +141,33 @@ def rounded(exact: Fraction, kind: str, direction: str = "rn") -> float:
     return -size if exact < 0 else size
 
 
-def flushed(number: float) -> float:
-    return math.copysign(0.0, number) if abs(number) < TINY else number
+def flushed(number: float, kind: str = "f32") -> float:
+    return math.copysign(0.0, number) if abs(number) < tiny(kind) else number
 
 
 def saturated(number: float) -> float:
     return 0.0 if math.isnan(number) or number <= 0 else min(number, 1.0)
 
 
-def with_modifiers(function: Callable, *, ftz: bool = False, sat: bool = False) -> Callable:
-    """An fp32 function with .ftz and .sat around it."""
+def not_negative(number: float) -> float:
+    """.relu"""
+    return 0.0 if number <= 0 else number
+
+
+FINISH = {"": lambda number: number, ".sat": saturated, ".relu": not_negative}
+
+
+def with_modifiers(
+    function: Callable, *, ftz: bool = False, finish: str = "", kind: str = "f32"
+) -> Callable:
+    """A function of floats with .ftz, and .sat or .relu, around it."""
 
     def apply(*sources):
-        results = function(*(flushed(s) for s in sources) if ftz else sources)
+        results = function(*(flushed(s, kind) for s in sources) if ftz else sources)
         finished = []
         for result in results if isinstance(results, list) else [results]:
-            result = saturated(result) if sat else result
-            finished.append(flushed(result) if ftz else result)
+            result = FINISH[finish](result)
+            finished.append(flushed(result, kind) if ftz else result)
         return finished
 
     return apply
@@ -152,6 +180,18 @@ def edges(kind: str) -> list[int]:
     """Bit patterns of a type that operations get wrong, and a few others."""
     if kind == "pred":
         return [0, 1]
+    if kind in PAIRS:
+        chance, one = random.Random(kind), edges(PAIRS[kind])
+        return [chance.choice(one) | chance.choice(one) << 16 for _ in range(60)]
+    if kind in SIXTEEN:
+        chance, ulp = random.Random(kind), 2.0 ** (1 - FORMATS[kind][0])
+        one, normal, infinity = (encode(n, kind) for n in (1.0, tiny(kind), INFINITY))
+        found = [0, 1, 2, normal - 1, normal, normal + 1, one - 1, one, one + 1, one + 2]
+        found += [infinity - 1, infinity, infinity + 1]
+        numbers = (1.5, 2.0, 0.5, 2.5, ulp / 2, ulp, 1.5 * ulp, tiny(kind) / 2, 1 / ulp, 2 / ulp)
+        found += [encode(number, kind) for number in (*numbers, 100.0)]
+        found += [chance.getrandbits(15) for _ in range(12)]
+        return [sign | bits for bits in found for sign in (0, 0x8000)]
     if kind == "f32":
         numbers = (0.0, 2.0**-149, TINY - 2.0**-149, TINY, 1 - 2.0**-24, 1.0, 1 + 2.0**-23)
         numbers += (1.5, 2.5, 3.0, 2.0**24 + 2, LARGEST, INFINITY)
@@ -172,7 +212,7 @@ def edges(kind: str) -> list[int]:
 
 def anything(kind: str, chance: random.Random) -> int:
     """Random bits; a float of a size that meets others in a sum."""
-    if is_float(kind):
+    if kind in FLOATS and kind != "f16":
         number = math.ldexp(chance.uniform(-2, 2), chance.randint(-12, 12))
         return encode(number, kind)
     return chance.getrandbits(width(kind))
@@ -209,6 +249,10 @@ def cases(form: Form) -> list[tuple[int, ...]]:
     choices = form.choices or (None,) * len(form.sources)
     columns = list(zip(form.sources, choices, strict=True))
     values = [list(chosen or edges(kind)) for kind, chosen in columns]
+    if {*SIXTEEN, *PAIRS} & {*form.sources, form.result}:  # there are very many of these forms
+        count = 100 - len(form.first)
+        drawn = [tuple(chance.choice(column) for column in values) for _ in range(count)]
+        return [*form.first, *drawn]
     if math.prod(len(column) for column in values) <= 400:
         found = list(itertools.product(*values))
     else:
@@ -291,26 +335,33 @@ def disagreements(form: Form, given: list[tuple], found: list[int], hardware: bo
     for case, bits in zip(given, found, strict=True):
         sources = [decode(value, kind) for value, kind in zip(case, form.sources, strict=True)]
         expected = form.expect(*sources)
-        expected = expected if isinstance(expected, list) else [expected]
-        got = decode(bits, form.result)
-        if not any(agrees(form, got, number, hardware) for number in expected):
+        if not agrees(form, bits, expected, hardware, form.result):
+            got = decode(bits, form.result)
             wrong.append(f"{form}{tuple(sources)} gave {got!r} instead of {expected}")
     return wrong
 
 
-def agrees(form: Form, got: float, expected: float, hardware: bool) -> bool:
-    if not is_float(form.result) or got == expected != 0:
+def agrees(form: Form, bits: int, expected, hardware: bool, kind: str) -> bool:
+    """Whether bits of a type are what is expected, or one of a list of it."""
+    if isinstance(expected, list):
+        return any(agrees(form, bits, one, hardware, kind) for one in expected)
+    if kind in PAIRS:
+        halves = zip((bits & 0xFFFF, bits >> 16), expected, strict=True)
+        return all(agrees(form, half, one, hardware, PAIRS[kind]) for half, one in halves)
+    got = decode(bits, kind)
+    if not is_float(kind) or got == expected != 0:
         return got == expected
     if math.isnan(expected) or math.isnan(got):
-        return math.isnan(expected) and math.isnan(got)
-    if encode(got, form.result) == encode(expected, form.result):
+        usual = kind not in SIXTEEN or hardware or bits == NOT_A_NUMBER
+        return math.isnan(expected) and math.isnan(got) and usual
+    if encode(got, kind) == encode(expected, kind):
         return True
-    if hardware and ".ftz" in form.ptx and abs(expected) == TINY and got == 0:
+    if hardware and ".ftz" in form.ptx and abs(expected) == tiny(kind) and got == 0:
         return True  # the hardware looks whether a result is subnormal before it rounds
     if hardware and math.isfinite(expected):
         if abs(got - expected) <= form.hardware * abs(expected) + form.absolute:
             return True
-    return 0 < form.ulp >= abs(place(got, form.result) - place(expected, form.result))
+    return 0 < form.ulp >= abs(place(got, kind) - place(expected, kind))
 
 
 def place(number: float, kind: str) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from helpers import simt
-from tests.simt.forms_of_halves import FORMATS, pack, unpack
+from tests.simt.forms_of_floats import narrowed
+from tests.simt.ptx_forms import FORMATS, SIXTEEN, decode, encode
 
 ARCHITECTURES = ("compute_75", "compute_80", "compute_90")  # each has other code for bf16
 INCLUDES = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
@@ -23,18 +24,19 @@ def run_cuda(code: str, count: int, *args, arch: str = "compute_90") -> None:
 
 
 def sixteen(values: np.ndarray, base: str) -> np.ndarray:
-    return np.array([pack(float(value), base) for value in values], np.uint16)
+    bits = [encode(narrowed(float(value), "rn", base), base) for value in values]
+    return np.array(bits, np.uint16)
 
 
 def numbers(bits: np.ndarray, base: str) -> np.ndarray:
-    return np.array([unpack(int(one), base) for one in bits])
+    return np.array([decode(int(one), base) for one in bits])
 
 
 def assert_within(got: np.ndarray, expected: np.ndarray, base: str, ulps: float = 0.5) -> None:
     """`expected` is float64, better than the last bit of 16 by far."""
-    form = FORMATS[base]
-    exponent = np.maximum(np.frexp(expected)[1] - 1, form.lowest)
-    error = np.abs(got - expected) / np.ldexp(1.0, exponent - form.digits + 1)
+    digits, lowest, _ = FORMATS[base]
+    exponent = np.maximum(np.frexp(expected)[1] - 1, lowest)
+    error = np.abs(got - expected) / np.ldexp(1.0, exponent - digits + 1)
     assert error.max() <= ulps * (1 + 1e-9), f"{error.max()} ulp at {error.argmax()}"
 
 
@@ -56,7 +58,7 @@ __device__ __nv_bfloat162 sum2(__nv_bfloat162 a, __nv_bfloat162 b)
 # CUDA has no fused multiply-add of bf16 before compute capability 8.0.
 @pytest.mark.parametrize(
     ("base", "arch"),
-    [(b, a) for b in FORMATS for a in ARCHITECTURES if (b, a) != ("bf16", "compute_75")],
+    [(b, a) for b in SIXTEEN for a in ARCHITECTURES if (b, a) != ("bf16", "compute_75")],
 )
 @pytest.mark.parametrize("count", [1, 777])
 def test_pairs_and_an_odd_last_value_are_rounded_once(base: str, arch: str, count: int) -> None:
@@ -74,7 +76,7 @@ def test_pairs_and_an_odd_last_value_are_rounded_once(base: str, arch: str, coun
         }}
     }}"""
     x, y = (sixteen(np.random.default_rng(s).normal(size=count), base) for s in (1, 2))
-    factor = unpack(pack(1 / 3, base), base)
+    factor = narrowed(1 / 3, "rn", base)
     expected = factor * numbers(x, base) + numbers(y, base)
     run_cuda(code, -(-count // 2), y, x, np.float32(1 / 3), count, arch=arch)
     assert_within(numbers(y, base), expected, base)
@@ -91,7 +93,7 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("base", FORMATS)
+@pytest.mark.parametrize("base", SIXTEEN)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_functions_of_the_headers(name: str, base: str, arch: str) -> None:
     one, two = CPP[base]
