@@ -1,25 +1,24 @@
-"""Races in global memory are found from who comes before whom, whatever the values are."""
+"""Races are found from who comes before whom, whatever the values are: in global memory, by flags
+in shared memory, by volatile values and by halves of barriers."""
 
 import numpy as np
 import pytest
 
 from helpers.simt import KernelText, simulate
-from tests.simt.global_races import CASES, RULES
+from tests.simt import global_races, order_races
+from tests.simt.global_races import Rules
 
-RACE = "race on global memory"
+RULES = [(one.RULES, name) for one in (global_races, order_races) for name in one.CASES]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_racy_twin_is_found(name: str) -> None:
-    findings = [one for one in RULES.run(name, racy=True).findings if one.kind == RACE]
-    assert findings, "no race found"
+@pytest.mark.parametrize(("rules", "name"), RULES, ids=[name for _, name in RULES])
+def test_the_racy_twin_is_found_and_the_right_one_has_no_finding(rules: Rules, name: str) -> None:
+    findings = rules.run(name, racy=True).findings
+    if rules is global_races.RULES:
+        findings = [one for one in findings if one.kind == "race on global memory"]
     text = "\n".join(one.message for one in findings)
-    assert CASES[name].says in text, text
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_right_twin_has_no_finding(name: str) -> None:
-    findings = RULES.run(name, racy=False).findings
+    assert rules.cases[name].says in text, text or "nothing found"
+    findings = rules.run(name, racy=False).findings
     assert not findings, str(findings)
 
 

@@ -1,24 +1,10 @@
-"""Flags in shared memory, volatile values and halves of barriers order what they can, no more."""
+"""What the order of blocks shows, counters that are read again, and volatile accesses that count as
+ordinary ones. The rules of order_races.py are tested with those of global memory."""
 
 import numpy as np
 import pytest
 
 from helpers.simt import KernelText, simulate
-from tests.simt.order_races import CASES, RULES
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_racy_twin_is_found(name: str) -> None:
-    findings = RULES.run(name, racy=True).findings
-    assert findings, "nothing found"
-    assert CASES[name].says in str(findings), str(findings)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_right_twin_has_no_finding(name: str) -> None:
-    findings = RULES.run(name, racy=False).findings
-    assert not findings, str(findings)
-
 
 COUNTED = {  # of a flag itself every thread reads the latest that it has seen, or a later one
     "by all": "{}",
