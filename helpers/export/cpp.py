@@ -44,7 +44,7 @@ from .cpp_text import (
     WORKSPACE_CLASS,
     WORKSPACE_ERRORS,
 )
-from .request import LICENCE, ExportError, ExportRequest, without_rules
+from .request import LICENCE, RULES, ExportError, ExportRequest, without
 from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans
 from .terms import wrapped
 
@@ -245,7 +245,7 @@ class _CppFile:
         head, body = _split(self_contained(source(f"{file}.cu")))
         steps = [step for step in self.steps if split_trial(step).file == file]
         origin = dict.fromkeys(line for step in steps for line in self.request.origin(step))
-        head = without_rules(f"{head}\n").replace(f"// {LICENCE}\n", "")
+        head = without(RULES, f"{head}\n").replace(f"// {LICENCE}\n", "")
         body = re.sub(r"^[ \t]*#[ \t]*include .*\n", "", body, flags=re.M)
         body = re.sub(r'\bextern "C" (?=__global__)', "", body)
         own = re.findall(r"^\s*#\s*define (\w+)", strip_comments(body), flags=re.M)

@@ -105,9 +105,9 @@ def is_exportable(step: str) -> bool:
     return load(step).operation.name in (*RANKINGS, COPY.name)
 
 
-def without_rules(comment: str) -> str:
-    """Return the header of a kernel file without the keys that an exported file states as code."""
-    return re.sub(rf"^// ({RULES}): .*\n(//  .*\n)*", "", comment, flags=re.MULTILINE)
+def without(keys: str, text: str) -> str:
+    """Return a kernel file, or its header, without the entries of some keys of the header."""
+    return re.sub(rf"^// ({keys}): .*\n(//  .*\n)*", "", text, flags=re.MULTILINE)
 
 
 def is_function_name(name: str) -> bool:

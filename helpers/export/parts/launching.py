@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .planning import KERNELS, Gpu, Plan, Refused, plan
+from .planning import Gpu, Plan, Refused, kernel, plan
 
 COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has not used the GPU yet
@@ -158,7 +158,7 @@ class Device:
         found = plan(*problem, dict(features), inner)
         known = {"rows": rows, "cols": cols, "x_stride": x_stride, "y_stride": y_stride}
         known |= {"outer": rows // inner, "dim": cols, "inner": inner}
-        others, size = KERNELS[found.kernel].parameters[2:], found.workspace
+        others, size = kernel(found.kernel).parameters[2:], found.workspace
         given = (*given, "workspace") if size else given
         if unknown := [name for name in given if name not in others]:
             raise Refused(f"{found.kernel} has no parameter {unknown[0]}")
@@ -182,12 +182,12 @@ class Device:
         key = found.kernel, found.options
         with self._lock:
             if key not in self._functions:
-                kernel = KERNELS[found.kernel]
-                image = machine_code(kernel.text, found.options, self.gpu.capability)
+                code = kernel(found.kernel)
+                image = machine_code(code.text, found.options, self.gpu.capability)
                 module, function = ctypes.c_void_p(), ctypes.c_void_p()
                 with _Context(self.context):
                     _call("cuModuleLoadData", ctypes.byref(module), image)
-                    name = kernel.function.encode()
+                    name = code.function.encode()
                     _call("cuModuleGetFunction", ctypes.byref(function), module, name)
                     if found.cluster > 8:  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
                         _call("cuFuncSetAttribute", function, 14, 1)

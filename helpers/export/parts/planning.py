@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType, SimpleNamespace
+import re
+from collections.abc import Iterator, Mapping
+from types import CodeType, MappingProxyType
 from typing import NamedTuple
 
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -21,19 +23,18 @@ class Gpu(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel file: the rules of its header, and its text."""
+    """A kernel, as the header at the top of its file describes it."""
 
-    table: Callable[..., dict]  # the rules: values by name
-    macros: tuple[str, ...]  # names of the table that the code is compiled with
-    dtypes: tuple[str, ...]  # the first needs no compiler option
+    text: str  # with the files that it includes
+    rules: dict[str, CodeType]  # for the values of Build and the launch, in order
+    macros: list[str]  # the values of Build that the text is compiled with
+    numbers: dict[str, int]  # macros of the text that the rules may read
+    dtypes: list[str]  # the first needs no compiler option
     align: int  # required alignment of arrays in bytes; 0: that of an element
-    parameters: tuple[str, ...]  # of the function, in order
-    features: dict[str, int]  # values of the supported features; 0 is disabled
-    builds: tuple[str, ...]  # the features that the table takes as arguments
-    cooperative: bool  # whether all blocks must be co-resident
     arch: int  # the lowest compute capability, 75 for 7.5
+    cooperative: bool  # whether all blocks must be co-resident
     function: str
-    text: str
+    parameters: list[str]  # of the function, in order
 
 
 class Plan(NamedTuple):
@@ -106,48 +107,58 @@ def plan(
     candidates = RANKING
     if operation != "softmax" or any(features.values()):
         kernels = OPERATIONS.get(operation.removeprefix("scaled_"), ())
-        candidates = [(name, lambda m: True, operation) for name in kernels]
+        candidates = [(name, "1", operation) for name in kernels]
         if not kernels:
             known = ", ".join(OPERATIONS) or "softmax"
             raise Refused(f"operation must be one of {known}, got {operation}")
     reasons = []
     for name, condition, reason in candidates:
+        file, given = _trial(name)
         try:
-            kernel = KERNELS[name]
-            table = _table(kernel, m | _built(kernel, features), dtype)
+            given = given | _features(kernel(file), features)
+            table = _table(kernel(file), m, given, dtype)
         except Refused as error:
             reasons.append(f"{name}: {error}")
             continue
-        if condition(SimpleNamespace(**{**m, **table, "packs": packs, "alike": alike})):
+        if eval(_compiled(condition), FUNCTIONS, {**table, "packs": packs, "alike": alike}):
             as_timed = gpu == TUNED_ON and aligned and alike and m["isContiguous"]
-            for other, values in _tuned(name, m, packs) if as_timed else ():
+            for trial in _tuned(name, m, packs) if as_timed else ():
+                other, given = _trial(trial)
                 try:
-                    table = _table(KERNELS[other], m | values, dtype)
+                    table = _table(kernel(other), m, given, dtype)
                 except Refused:
                     continue
-                name, reason = other, "tuned for such a shape"
+                file, reason = other, "tuned for such a shape"
                 break
-            return _plan(name, table, dtype, reason)
+            return _plan(file, table, dtype, reason)
     raise Refused("; ".join(dict.fromkeys(reasons)) or "no kernel is meant for this matrix")
 
 
-def _tuned(name: str, m: dict, packs: bool) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield what was found to be faster than a kernel's own plan: kernels, and values of names."""
-    for rule, size, whole, cols, rows, other, values in TUNED:
-        if rule == name and size == m["size"] and whole == packs:
-            if cols[0] <= m["cols"] <= cols[1] and rows[0] <= m["rows"] <= rows[1]:
-                yield other, values
+@functools.cache
+def _trial(name: str) -> tuple[str, dict[str, int]]:
+    """Return a file and the values that replace those of its rules: "08_cluster-THREADS192"."""
+    file, *values = name.split("-")
+    pairs = (re.fullmatch(r"(\D+)(\d+)", value).groups() for value in values)
+    return file, {name: int(value) for name, value in pairs}
 
 
-def _built(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:
-    """Return the arguments of a kernel's table for features. Raises `Refused` if it lacks one."""
-    given = {name: n for name, n in features.items() if n != kernel.features.get(name, 0)}
-    if other := [name for name in given if name not in kernel.builds]:
-        raise Refused(f"does not support {other[0]} = {given[other[0]]}")
-    return given
+def _tuned(name: str, m: dict, packs: bool) -> Iterator[str]:
+    """Yield what was found to be faster than a kernel's own plan."""
+    for trial, *ranges in TUNED.get((name, m["size"], packs), ()):
+        for cols, last_cols, rows, last_rows in ranges:
+            if cols <= m["cols"] <= last_cols and rows <= m["rows"] <= last_rows:
+                yield trial
 
 
-def _table(kernel: Kernel, m: dict, dtype: str) -> dict:
+def _features(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:
+    """Return the values of a kernel's rules for features. Raises `Refused` if it lacks one."""
+    built = FEATURES.intersection(kernel.rules)
+    if other := [name for name, value in features.items() if value and name not in built]:
+        raise Refused(f"does not support {other[0]} = {features[other[0]]}")
+    return {name: value for name, value in features.items() if name in built}
+
+
+def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:
     """Return the values of a kernel's rules. Raises `Refused` if it rejects the matrix."""
     if m["inner"] != 1 and "inner" not in kernel.parameters:
         raise Refused("requires inner = 1")
@@ -159,9 +170,12 @@ def _table(kernel: Kernel, m: dict, dtype: str) -> dict:
         raise Refused(f"requires x and y aligned to {kernel.align} bytes")
     if not m["isContiguous"] and "x_stride" not in kernel.parameters:
         raise Refused("requires rows without gaps: x_stride = y_stride = cols")
+    table = {**kernel.numbers, **m, **given}
     try:
-        table = kernel.table(**m)
-    except ZeroDivisionError:  # the table may be meaningless for short rows
+        for name, rule in kernel.rules.items():
+            if name not in given:
+                table[name] = int(eval(rule, FUNCTIONS, table))
+    except ZeroDivisionError:  # the rules may be meaningless for short rows
         raise Refused("its rules have no value for this shape") from None
     accepted = table["columns"] and all(0 <= table[name] <= MAX_INT for name in kernel.macros)
     if not (accepted and 1 <= table["block"] <= 1024 and 1 <= table["grid"] <= MAX_INT):
@@ -176,37 +190,100 @@ def _table(kernel: Kernel, m: dict, dtype: str) -> dict:
     return table
 
 
+def _plan(file: str, table: dict, dtype: str, reason: str) -> Plan:
+    found = kernel(file)
+    options = [f"-D{macro}={table[macro]}" for macro in found.macros]
+    if dtype != found.dtypes[0]:
+        options.append(DTYPE_OPTIONS[dtype])
+    launch = (table[key] for key in ("grid", "block", "shared_mem", "workspace"))
+    cluster, reason = table.get("CLUSTER", 1), reason.format(**table)
+    return Plan(file, tuple(options), *launch, found.cooperative, cluster, reason)
+
+
+# ---- headers of kernels -------------------------------------------------------------------------
+
+
+@functools.cache
+def kernel(file: str) -> Kernel:
+    """Return a kernel of `SOURCES`."""
+    text = source(file)
+    comment = re.match(r"(//.*\n)*", text)[0]
+    fields = re.findall(r"^// ([A-Z][a-z]+): +(.*\n(?://  .*\n)*)", comment, re.MULTILINE)
+    keys = {key: " ".join(value.replace("//", "").split()) for key, value in fields}
+    build = re.split(r"(\w+) += ", keys.get("Build", ""))[1:]
+    rules = dict(zip(build[::2], build[1::2], strict=True))
+    if "LATE" in rules:
+        rules["LATE"] = f"1 when isAlike == 0 | {rules['LATE']}"
+    form = r"block = (.+?)(?:, block .+)?, grid = (.+?)(, cooperative)?"
+    launch = re.fullmatch(form, keys["Launch"])
+    columns = f"({keys['Columns']}) && ({keys.get('Features', '1')})"
+    rules |= {"columns": columns, "block": launch[1], "grid": launch[2]}
+    rules |= {"shared_mem": keys["Shared"], "workspace": keys.get("Workspace", "0")}
+    numbers = re.findall(r"^\s*#define (\w+) (\d+) *(?://.*)?$", text, re.MULTILINE)
+    function, taken = re.search(r"__global__[^;{]*?(\w+)\(([^()]*)\)\s*\{", text).groups()
+    return Kernel(
+        text,
+        {name: _compiled(rule) for name, rule in rules.items()},
+        [name for name in rules if name.isupper()],
+        {name: int(number) for name, number in numbers},
+        keys["Dtype"].split(", "),
+        int(keys["Align"].replace("size", "0")),
+        int(keys["Arch"].removeprefix("sm_")),
+        bool(launch[3]),
+        function,
+        re.findall(r"(\w+)(?:,|$)", taken),
+    )
+
+
+def source(file: str) -> str:
+    """Return the text of a kernel with the files that it includes, each once."""
+    done = set()
+
+    def included(line: re.Match) -> str:
+        if line[1] in done:
+            return ""
+        done.add(line[1])
+        return directive.sub(included, SOURCES[line[1]])
+
+    directive = re.compile(r'^#include "(?:.*/)?(.*)"\n', re.MULTILINE)
+    return directive.sub(included, SOURCES[file]).lstrip()
+
+
+@functools.cache
+def _compiled(rule: str) -> CodeType:
+    """Translate a rule, which consists of C expressions with conditions, to Python:
+    `8 when row > 64 && size == 2 | 4` is 8 if the condition holds, else 4."""
+    if " when " in rule.rpartition(" | ")[2]:
+        rule += " | no_case()"
+    words = {"&&": "and", "||": "or", "|": "else", "when": "if", "/": "//"}
+    text = re.sub(r"&&|\|\|?|/|\bwhen\b", lambda word: f" {words[word[0]]} ", rule)
+    return compile(text.strip(), "a rule", "eval")
+
+
 def no_case() -> int:
-    """Reject a matrix for which no case of a table holds."""
     raise Refused("no case of its table holds for this shape")
 
 
-def ceil_div(number: int, by: int) -> int:
-    return -(-number // by)
-
-
-def power_of_two(number: int) -> int:
-    """Return the smallest power of two that is at least the number."""
-    return 1 << max(number - 1, 0).bit_length()
-
-
-def _plan(name: str, table: dict, dtype: str, reason: str) -> Plan:
-    kernel = KERNELS[name]
-    options = [f"-D{macro}={table[macro]}" for macro in kernel.macros]
-    if dtype != kernel.dtypes[0]:
-        options.append(DTYPE_OPTIONS[dtype])
-    launch = (table.get(key, 0) for key in ("grid", "block", "shared_mem", "workspace"))
-    cluster, reason = table.get("CLUSTER", 1), reason.format(**table)
-    return Plan(name, tuple(options), *launch, kernel.cooperative, cluster, reason)
+FUNCTIONS = {
+    "__builtins__": {},
+    "min": min,
+    "max": max,
+    "no_case": no_case,
+    "ceil_div": lambda number, by: -(-number // by),
+    # The smallest power of two that is at least the number.
+    "power_of_two": lambda number: 1 << max(number - 1, 0).bit_length(),
+}
 
 
 # ---- generated by the export --------------------------------------------------------------------
 
 TUNED_ON = Gpu(0, 0, 0)
 SHARED_KB: dict[int, int] = {}
+FEATURES: frozenset[str] = frozenset()
 # (kernel, condition, reason), best first
-RANKING: tuple[tuple[str, Callable[[SimpleNamespace], bool], str], ...] = ()
-# (kernel, bytes of an element, whether rows are whole packs, cols, rows, faster kernel, its values)
-TUNED: tuple[tuple, ...] = ()
+RANKING: tuple[tuple[str, str, str], ...] = ()
+# (kernel, bytes of an element, whether rows are whole packs): (faster kernel, ranges of cols and
+# rows)
+TUNED: dict[tuple[str, int, bool], tuple[tuple, ...]] = {}
 OPERATIONS: dict[str, tuple[str, ...]] = {}  # kernels, best first
-KERNELS: dict[str, Kernel] = {}
+SOURCES: dict[str, str] = {}  # texts of kernels, and of the files that they include
