@@ -8,7 +8,7 @@
 
 The modules, lowest first; each imports from those above it alone:
 
-    terms            expressions of headers as text in another language
+    terms            expressions of headers as C++
     request          what is to be exported, and the origin that a file states
     intervals        interval arithmetic: the rules of a header for sets of problems
     specialisations  the specialisations that the requested shapes need

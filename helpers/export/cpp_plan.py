@@ -1,8 +1,7 @@
 """The rules of headers as C++ functions: which problems a kernel accepts, and how it is launched.
 
-`CppText` is the domain in which the program of a header becomes C++. Everything is `long long`. A
-function returns a `Plan`, whose error is cudaSuccess if the kernel accepts the matrix. A divisor
-that may be 0 is written `divisor(...)`, which rejects the matrix if it is.
+`CppText` is the domain in which the program of a header becomes C++. A function returns a `Plan`,
+whose error is cudaSuccess if the kernel accepts the matrix.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ..run.bound import Kernel
 from .cpp_text import TUNED
 from .request import ExportError
 from .specialisations import file_of
-from .terms import AND, ATOM, COMPARE, Term, TextDomain, wrapped
+from .terms import AND, ATOM, COMPARE, Term, Terms, wrapped
 
 DIVISOR = """\
 bool sound = true;  // until something is divided by zero, which rejects the matrix
@@ -72,24 +71,12 @@ class _Statement(NamedTuple):
         return {*re.findall(r"(?<![.\w])[A-Za-z_]\w*", "\n".join(self.lines))}
 
 
-class CppText(TextDomain):
+class CppText(Terms):
     """The domain of C++: definitions and requirements become statements."""
 
     def __init__(self, tuned: Sequence[str] = ()) -> None:
         self.tuned = tuned  # names of the Build table that `given` may have values for
         self.statements: list[_Statement] = []
-
-    def number(self, number: int) -> Term:
-        return Term(str(number) if number < 2**31 else f"{number}LL", ATOM, number, number)
-
-    def divisor(self, term: Term) -> Term:
-        return Term(f"divisor({term.text})")
-
-    def call(self, function: str, least: float, *values: Term) -> Term:
-        # std::min takes two arguments of the same type.
-        return super().call(
-            {"min": "lesser", "max": "greater"}.get(function, function), least, *values
-        )
 
     def define(self, definition: Definition, names: Names) -> Term:
         cases: list[tuple[Term, Term | None]] = []

@@ -1,7 +1,7 @@
-"""Expressions of headers as text in another language: terms with their precedence.
+"""Expressions of headers as C++: terms with their precedence.
 
-`TextDomain` is the part that C++ and Python share. It folds literals, so that a file that is
-exported for one dtype or with fixed features contains only what depends on the problem.
+Literals are folded, so that a file that is exported for one dtype or with fixed features contains
+only what depends on the problem.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..catalogue.expressions import (
 )
 
 WIDTH = 100  # columns of a line of code
+NAMES = {"min": "lesser", "max": "greater"}  # std::min takes two arguments of the same type
 OR, AND, COMPARE, SUM, PRODUCT, ATOM = range(6)  # precedences, lowest first
 
 
@@ -38,20 +39,12 @@ class Term(NamedTuple):
         return self.text if self.precedence >= precedence else f"({self.text})"
 
 
-class TextDomain:
-    """The domain of text; a language says what differs."""
-
-    conjunction, disjunction, quotient = "&&", "||", "/"
-
-    def divisor(self, term: Term) -> Term:
-        """Return a divisor that may be 0, which rejects the problem."""
-        return term
+class Terms:
+    """The domain of C++ expressions of type `long long`. A divisor that may be 0 is written
+    `divisor(...)`, which rejects the problem if it is."""
 
     def number(self, number: int) -> Term:
-        return Term(str(number), ATOM, number, number)
-
-    def call(self, function: str, least: float, *values: Term) -> Term:
-        return Term(f"{function}({', '.join(value.text for value in values)})", ATOM, least)
+        return Term(str(number) if number < 2**31 else f"{number}LL", ATOM, number, number)
 
     def apply(self, function: str, *values: Term) -> Term:
         """Apply a function; raise `ExpressionError` if a number that may be negative is divided,
@@ -62,11 +55,11 @@ class TextDomain:
             except DivisionByZero:
                 pass
         if len(values) == 1:
-            return self.call(function, 1, *values)  # power_of_two
+            return _call(function, 1, *values)  # power_of_two
         left, right = values
-        if function in ("min", "max"):
+        if function in NAMES:
             least = {"min": min, "max": max}[function](left.least, right.least)
-            return self.call(function, least, left, right)
+            return _call(NAMES[function], least, left, right)
         small, large = (left, right) if function == "<=" else (right, left)
         if function in ("<=", ">=") and small.number is not None and small.number <= large.least:
             return self.number(1)
@@ -88,11 +81,10 @@ class TextDomain:
         if left.least < 0:
             raise ExpressionError(f"divides {left.text}, which may be negative")
         if right.least < 1:
-            right = self.divisor(right)
+            right = _call("divisor", 1, right)
         if function == "ceil_div":
-            return self.call(function, min(1, left.least), left, right)
-        sign = self.quotient if function == "/" else function
-        return Term(f"{left.within(PRODUCT)} {sign} {right.within(ATOM)}", PRODUCT, 0)
+            return _call(function, min(1, left.least), left, right)
+        return Term(f"{left.within(PRODUCT)} {function} {right.within(ATOM)}", PRODUCT, 0)
 
     def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> Term:
         terms = []
@@ -108,15 +100,15 @@ class TextDomain:
         if not terms:
             return self.number(int(conjunction))
         if len(terms) == 1:
-            return (
-                terms[0]
-                if terms[0].precedence <= COMPARE
-                else self.apply("!=", terms[0], self.number(0))
-            )
+            (only,) = terms
+            return only if only.precedence <= COMPARE else self.apply("!=", only, self.number(0))
         # Compilers warn about && within || unless it is in parentheses.
-        word = self.conjunction if conjunction else self.disjunction
-        text = f" {word} ".join(term.within(COMPARE) for term in terms)
+        text = (" && " if conjunction else " || ").join(term.within(COMPARE) for term in terms)
         return Term(text, AND if conjunction else OR, 0)
+
+
+def _call(function: str, least: float, *values: Term) -> Term:
+    return Term(f"{function}({', '.join(value.text for value in values)})", ATOM, least)
 
 
 def wrapped(text: str, indent: int, hanging: int = 4) -> list[str]:
