@@ -29,20 +29,17 @@ from .cpp_plan import (
 )
 from .cpp_text import (
     ABOUT_WORKSPACE,
-    AXIS,
     CALL,
     ERRORS,
-    GET_WORKSPACE,
     HEAD,
-    INPLACE,
     LAUNCH,
     LOOK,
+    MORE_ERRORS,
     PLAN,
     SPECIALISATIONS,
     WORKSPACE,
-    WORKSPACE_ACCESS,
     WORKSPACE_CLASS,
-    WORKSPACE_ERRORS,
+    chosen,
 )
 from .request import LICENCE, RULES, ExportError, ExportRequest, without
 from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans
@@ -108,7 +105,19 @@ class _CppFile:
     def _filled(self, template: str, **words: object) -> str:
         """Return a template with its placeholders replaced, and the function's name for ${name}."""
         names = {"name": self.request.name, "upper": self.request.name.upper()}
-        return Template(template).substitute(names, **words)
+        return Template(chosen(template, self.properties)).substitute(names, **words)
+
+    @cached_property
+    def properties(self) -> set[str]:
+        """What the file needs beside what every file has."""
+        call, built = self.call, [dict(one.macros) for one in self.specialisations]
+        has = {"axis": call.axis, "workspace": call.workspace, "inplace": bool(call.inplace)}
+        has["cooperative"] = any(header.cooperative for header in self.headers.values())
+        has["programmatic"] = any(macros.get("PROGRAMMATIC") for macros in built)
+        has["attributes"] = has["cooperative"] or has["programmatic"]
+        shared = any(header.rules["Shared"].text != "0" for header in self.headers.values())
+        has["limits"] = shared or any(macros.get("CLUSTER", 1) > 8 for macros in built)
+        return {name for name, needed in has.items() if needed}
 
     @cached_property
     def declared(self) -> list[str]:
@@ -132,7 +141,8 @@ class _CppFile:
         dtypes = " and ".join(dtype.name for dtype in self.request.dtypes)
         call = self.call
         declared = [f"class {self.request.name}_zeros;  // see below"] * call.workspace
-        errors = ERRORS | (WORKSPACE_ERRORS if call.workspace else {})
+        more = (error for name, error in MORE_ERRORS.items() if name in self.properties)
+        errors = ERRORS | dict(more)
         words = {"overlap": call.overlap(), "misaligned": call.misaligned()}
         words["numbers"] = "sizes or numbers" if call.checks() else "sizes"
         listed = _listed((error, self._filled(text, **words)) for error, text in errors.items())
@@ -170,18 +180,6 @@ class _CppFile:
         values = table_names(self.steps) if self.request.best else []
         sizes = " : ".join(f"dtype == Dtype::{d.name} ? {d.itemsize}" for d in dtypes[:-1])
         most = max(1, *(len(header.macros) for header in self.headers.values()))
-        limits = {"max_bytes": MAX_BYTES, "max_int": MAX_INT}
-        axis = {n: self._filled(text * self.call.axis, **limits) for n, text in AXIS.items()}
-        text = self._filled(
-            PLAN,
-            dtypes=", ".join(dtype.name for dtype in dtypes),
-            kernels=", ".join(map(identifier, self.steps)),
-            bytes=" : ".join([sizes] * bool(sizes) + [str(dtypes[-1].itemsize)]),
-            most=most,
-            values="".join(f"    long long {name} = 0;\n" for name in values),
-            **limits,
-            **axis,
-        )
         tuned = [
             plan
             for plan in tuned_plans(self.request)
@@ -193,10 +191,21 @@ class _CppFile:
             kernel_plan(step, self.kernels[step], dtypes, values, given[step])
             for step in self.steps
         ]
-        parts = [text, *([given_values(names)] if tuned else []), *plans]
-        parts += [tuned_function(tuned, names)] if tuned else []
+        parts = [given_values(names), *plans, tuned_function(tuned, names)] if tuned else plans
         parts.append(planned(self.steps, self.request.best, bool(tuned)))
-        return "\n".join([*parts, self._table(), LOOK])
+        called = {"greater"} if self.call.workspace else set()
+        called |= {*re.findall(r"\b(\w+)\(", "\n".join(parts))}
+        text = self._filled(
+            chosen(PLAN, self.properties | called),
+            dtypes=", ".join(dtype.name for dtype in dtypes),
+            kernels=", ".join(map(identifier, self.steps)),
+            bytes=" : ".join([sizes] * bool(sizes) + [str(dtypes[-1].itemsize)]),
+            most=most,
+            values="".join(f"    long long {name} = 0;\n" for name in values),
+            max_bytes=MAX_BYTES,
+            max_int=MAX_INT,
+        )
+        return "\n".join([text, *parts, self._table(), LOOK])
 
     def _table(self) -> str:
         """Return the table of specialisations, one per line."""
@@ -276,25 +285,19 @@ class _CppFile:
         taken, own = call.taken()
         refused = (f"    if ({check}) return cudaErrorInvalidValue;\n" for check in call.checks())
         workspace, axis = call.workspace, ", inner" * call.axis
-        together = "\n    bool together;  // one of the two that may be the same array"
         text = self._filled(
             LAUNCH,
             functions="\n".join(functions),
             members=textwrap.indent("\n".join(call.members()), "    "),
-            together=together * bool(call.inplace),
-            allowed=INPLACE * bool(call.inplace),
             empty=call.empty,
             nulls=" || ".join(f"!given.{array.name}" for array in call.arrays),
             checks="".join(refused),
             first=call.first,
             last=call.last,
-            workspace="    void* workspace = nullptr;\n" * workspace,
             arrays="\n".join(_wrapped(line, 12) for line in call.array_lines()),
             taken="\n".join(_wrapped(line, 4) for line in taken),
             list=own,
-            access=self._filled(WORKSPACE_ACCESS) * workspace,
             zeros=f"{self.request.name}_zeros& zeros, " * workspace,
-            get_workspace=GET_WORKSPACE * workspace,
         )
         calls = [
             self._filled(

@@ -1,4 +1,29 @@
-"""The text that exported C++ files share, as templates of `string.Template`."""
+"""The text that exported C++ files share, as templates of `string.Template`.
+
+A line that ends with `//?NAME`, and the lines from `//?NAME` to `//?`, belong to files with that
+property alone: see `chosen`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+
+def chosen(template: str, properties: Collection[str]) -> str:
+    """Return a template without the lines for properties that a file does not have."""
+    template = re.sub(
+        r"^//\?(\w+)\n((?:.*\n)*?)//\?\n",
+        lambda block: block[2] if block[1] in properties else "",
+        template,
+        flags=re.MULTILINE,
+    )
+    return re.sub(
+        r"(.*) //\?(\w+)\n",
+        lambda line: f"{line[1]}\n" if line[2] in properties else "",
+        template,
+    )
+
 
 HEAD = """\
 ${licence}
@@ -31,9 +56,14 @@ ERRORS = {
     "cudaErrorMisalignedAddress": "${misaligned}",
     "cudaErrorNotSupported": "this file has no specialisation for these sizes on this GPU",
     "cudaErrorNoKernelImageForDevice": "the GPU is too old",
-    "cudaErrorCooperativeLaunchTooLarge": "the blocks cannot all be co-resident on the GPU",
 }
-WORKSPACE_ERRORS = {"cudaErrorInvalidResourceHandle": "the workspace belongs to another stream"}
+MORE_ERRORS = {
+    "cooperative": (
+        "cudaErrorCooperativeLaunchTooLarge",
+        "the blocks cannot all be co-resident on the GPU",
+    ),
+    "workspace": ("cudaErrorInvalidResourceHandle", "the workspace belongs to another stream"),
+}
 
 ABOUT_WORKSPACE = """\
 Some launches need a workspace: GPU memory that is zeroed once and belongs to one stream.
@@ -64,7 +94,8 @@ struct Matrix {
     long long size;                // bytes per element
     long long rows, cols;
     long long x_stride, y_stride;  // elements from one row to the next
-    long long x_start, y_start;    // addresses modulo 16${inner}
+    long long x_start, y_start;    // addresses modulo 16
+    long long inner = 1;           // stride of the elements of a row //?axis
 };
 
 struct Gpu {
@@ -89,10 +120,11 @@ struct Specialisation {
     long long macros[${most}];
 };
 
-constexpr long long lesser(long long a, long long b) { return a < b ? a : b; }
-constexpr long long greater(long long a, long long b) { return a < b ? b : a; }
+constexpr long long lesser(long long a, long long b) { return a < b ? a : b; } //?lesser
+constexpr long long greater(long long a, long long b) { return a < b ? b : a; } //?greater
 constexpr long long ceil_div(long long number, long long by) { return (number + by - 1) / by; }
 
+//?power_of_two
 // The smallest power of two that is at least the number.
 constexpr long long power_of_two(long long number)
 {
@@ -101,6 +133,7 @@ constexpr long long power_of_two(long long number)
     return power;
 }
 
+//?
 constexpr Plan refused(Plan plan, cudaError_t error)
 {
     plan.error = error;
@@ -116,6 +149,7 @@ constexpr Plan accepted(Plan plan)
     return plan;
 }
 
+//?use
 // Replaces a plan; returns whether the new one accepts the matrix.
 constexpr bool use(Plan& plan, const Plan& other)
 {
@@ -123,12 +157,14 @@ constexpr bool use(Plan& plan, const Plan& other)
     return plan.error == cudaSuccess;
 }
 
+//?
 // Whether rows follow each other without a gap.
 constexpr bool contiguous(const Matrix& matrix)
 {
     return matrix.rows == 1 || (matrix.x_stride == matrix.cols && matrix.y_stride == matrix.cols);
 }
 
+//?whole_packs
 // Whether rows are contiguous and each consists of whole, aligned packs of 16 bytes.
 constexpr bool whole_packs(const Matrix& matrix)
 {
@@ -136,22 +172,8 @@ constexpr bool whole_packs(const Matrix& matrix)
         && matrix.cols * matrix.size % 16 == 0;
 }
 
-${product}\
-// The requirements of every kernel: sizes fit an int, rows do not overlap, and the matrix fits in
-// the address space, so that products in plans fit 64 bits.
-constexpr bool checked(const Matrix& matrix)
-{
-    if (matrix.rows < 1 || matrix.rows > ${max_int}) return false;
-    if (matrix.cols < 1 || matrix.cols > ${max_int}) return false;
-    const long long most = ${max_bytes} / matrix.size / matrix.rows;
-${divided}    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
-        && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
-}
-"""
-
-AXIS = {  # for an axis other than the last
-    "inner": "\n    long long inner = 1;           // stride of the elements of a row",
-    "product": """\
+//?
+//?axis
 // outer * inner, or -1 if one of them is invalid.
 constexpr long long product(long long outer, long long inner)
 {
@@ -159,13 +181,19 @@ constexpr long long product(long long outer, long long inner)
     return fit ? outer * inner : -1;
 }
 
-""",
-    "divided": "    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false;\n",
+//?
+// The requirements of every kernel: sizes fit an int, rows do not overlap, and the matrix fits in
+// the address space, so that products in plans fit 64 bits.
+constexpr bool checked(const Matrix& matrix)
+{
+    if (matrix.rows < 1 || matrix.rows > ${max_int}) return false;
+    if (matrix.cols < 1 || matrix.cols > ${max_int}) return false;
+    const long long most = ${max_bytes} / matrix.size / matrix.rows;
+    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false; //?axis
+    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
+        && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
 }
-
-# An array that may be both input and output.
-INPLACE = """
-                && !(array.together && other.together && array.address == other.address)"""
+"""
 
 LOOK = """\
 // The index of the specialisation for a plan; -1 if this file has none.
@@ -237,37 +265,6 @@ private:
 
 """
 
-WORKSPACE_ACCESS = """\
-struct WorkspaceAccess {
-    // Returns the memory of `zeros` if it is large enough and belongs to the stream. The id of a
-    // stream must not be queried while it is captured.
-    static cudaError_t get(const ${name}_zeros& zeros, const Plan& plan, int device,
-                           cudaStream_t stream, void** memory)
-    {
-        if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
-            return cudaErrorInvalidValue;
-        if (zeros.stream_ != stream || zeros.device_ != device)
-            return cudaErrorInvalidResourceHandle;
-        cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-        if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
-        unsigned long long id = zeros.id_;
-        if (capture == cudaStreamCaptureStatusNone)
-            if (const cudaError_t error = cudaStreamGetId(stream, &id)) return error;
-        if (id != zeros.id_) return cudaErrorInvalidResourceHandle;
-        *memory = zeros.memory_;
-        return cudaSuccess;
-    }
-};
-
-"""
-
-GET_WORKSPACE = """\
-        if (plan.workspace > 0)
-            if (const cudaError_t error =
-                    WorkspaceAccess::get(zeros, plan, current.number, stream, &workspace))
-                return error;
-"""
-
 SPECIALISATIONS = """\
 // ---- specialisations ---------------------------------------------------------------------------
 
@@ -289,7 +286,7 @@ namespace ${name}_parts {
 const void* const functions[] = {
 ${functions}
 };
-constexpr int function_count = sizeof(functions) / sizeof(functions[0]);
+constexpr int function_count = sizeof(functions) / sizeof(functions[0]); //?limits
 
 // Functions with state are static, because another library in the process may contain other
 // specialisations under the same name.
@@ -297,8 +294,9 @@ constexpr int function_count = sizeof(functions) / sizeof(functions[0]);
 // Properties of a device, queried once.
 struct Device {
     Gpu gpu = {};
-    bool known = false, cooperates = false;
-    bool ready[function_count] = {};  // whether attributes are set
+    bool known = false;
+    bool cooperates = false; //?cooperative
+    bool ready[function_count] = {};  // whether attributes are set //?limits
 };
 
 static std::mutex mutex;
@@ -311,25 +309,27 @@ static Device& device_of(int number)
 
 static cudaError_t query(Device& device, int number)
 {
-    int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0, cooperates = 0;
+    int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0;
+    int cooperates = 0; //?cooperative
     const struct { int* value; cudaDeviceAttr attribute; } properties[] = {
         {&sms, cudaDevAttrMultiProcessorCount},
         {&l2, cudaDevAttrL2CacheSize},
         {&major, cudaDevAttrComputeCapabilityMajor},
         {&minor, cudaDevAttrComputeCapabilityMinor},
         {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
-        {&cooperates, cudaDevAttrCooperativeLaunch},
+        {&cooperates, cudaDevAttrCooperativeLaunch}, //?cooperative
     };
     for (const auto& one : properties)
         if (const cudaError_t error = cudaDeviceGetAttribute(one.value, one.attribute, number))
             return error;
     if (sms < 1 || l2 < 1) return cudaErrorNotSupported;  // plans divide by both
     device.gpu = {sms, l2, 10 * major + minor, shared};
-    device.cooperates = cooperates != 0;
+    device.cooperates = cooperates != 0; //?cooperative
     device.known = true;
     return cudaSuccess;
 }
 
+//?limits
 // Sets the attributes that a specialisation needs before its first launch on a device.
 static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
 {
@@ -350,6 +350,8 @@ static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
     return cudaSuccess;
 }
 
+//?
+//?cooperative
 // Checks that all blocks of a cooperative launch can be co-resident.
 static cudaError_t check_co_residency(const Device& device, int index, const Plan& plan)
 {
@@ -362,6 +364,7 @@ static cudaError_t check_co_residency(const Device& device, int index, const Pla
     return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
+//?
 // The current device with its properties; holds a lock.
 struct CurrentDevice {
     std::unique_lock<std::mutex> lock;
@@ -395,7 +398,8 @@ struct Array {
     const void* address;
     long long rows, cols, stride, size;  // size: bytes per element
     long long align;                     // required alignment in bytes
-    bool output;${together}
+    bool output;
+    bool together;  // one of the two that may be the same array //?inplace
 
     std::uintptr_t first() const { return reinterpret_cast<std::uintptr_t>(address); }
     std::uintptr_t end() const
@@ -417,13 +421,39 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
     for (const Array& array : arrays)
         if (start(array.address) % array.align != 0) return cudaErrorMisalignedAddress;
     for (const Array& array : arrays)
-        for (const Array& other : arrays)
-            if (array.output && &array != &other && overlap(array, other)${allowed})
+        for (const Array& other : arrays) {
+            if (array.together && other.together && array.address == other.address) //?inplace
+                continue; //?inplace
+            if (array.output && &array != &other && overlap(array, other))
                 return cudaErrorInvalidValue;
+        }
     return cudaSuccess;
 }
 
-${access}static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
+//?workspace
+struct WorkspaceAccess {
+    // Returns the memory of `zeros` if it is large enough and belongs to the stream. The id of a
+    // stream must not be queried while it is captured.
+    static cudaError_t get(const ${name}_zeros& zeros, const Plan& plan, int device,
+                           cudaStream_t stream, void** memory)
+    {
+        if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
+            return cudaErrorInvalidValue;
+        if (zeros.stream_ != stream || zeros.device_ != device)
+            return cudaErrorInvalidResourceHandle;
+        cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+        if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
+        unsigned long long id = zeros.id_;
+        if (capture == cudaStreamCaptureStatusNone)
+            if (const cudaError_t error = cudaStreamGetId(stream, &id)) return error;
+        if (id != zeros.id_) return cudaErrorInvalidResourceHandle;
+        *memory = zeros.memory_;
+        return cudaSuccess;
+    }
+};
+
+//?
+static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
 {
     const bool empty = ${empty};
     if (empty && matrix.rows >= 0 && matrix.cols >= 0) return cudaSuccess;
@@ -431,7 +461,8 @@ ${access}static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStrea
 ${checks}    matrix.x_start = start(given.${first});
     matrix.y_start = start(given.${last});
     int index = -1;
-${workspace}    Plan plan;
+    void* workspace = nullptr; //?workspace
+    Plan plan;
     {
         CurrentDevice current;
         if (current.error) return current.error;
@@ -444,29 +475,45 @@ ${workspace}    Plan plan;
 ${arrays}
         };
         if (const cudaError_t error = check_arrays(arrays)) return error;
+//?limits
         if (!device.ready[index])
             if (const cudaError_t error = set_attributes(device, index, plan)) return error;
+//?
+//?cooperative
         if (plan.cooperative)
             if (const cudaError_t error = check_co_residency(device, index, plan)) return error;
-${get_workspace}    }
+//?
+//?workspace
+        if (plan.workspace > 0)
+            if (const cudaError_t error =
+                    WorkspaceAccess::get(zeros, plan, current.number, stream, &workspace))
+                return error;
+//?
+    }
 
+//?attributes
     cudaLaunchAttribute attributes[2] = {};
     unsigned count = 0;
+//?
+//?programmatic
     if (plan.programmatic) {
         attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     }
+//?
+//?cooperative
     if (plan.cooperative) {
         attributes[count].id = cudaLaunchAttributeCooperative;
         attributes[count++].val.cooperative = 1;
     }
+//?
     cudaLaunchConfig_t config = {};  // the kernel itself declares its cluster size
     config.gridDim = dim3(static_cast<unsigned>(plan.grid));
     config.blockDim = dim3(static_cast<unsigned>(plan.block));
     config.dynamicSmemBytes = static_cast<size_t>(plan.shared);
     config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = count;
+    config.attrs = attributes; //?attributes
+    config.numAttrs = count; //?attributes
 ${taken}
     return cudaLaunchKernelExC(&config, functions[index], ${list});
 }
