@@ -16,7 +16,6 @@ The modules, lowest first; each imports from those above it alone:
     cpp_plan         the rules of headers as C++ functions
     cpp_call         parameters and checks of an exported C++ function
     cpp              one C++ file for nvcc
-    pruning          remove what a Python file of one kernel does not need
     python           one Python file for PyTorch or CuPy
     parts            the source of Python files; not imported
 """

@@ -22,7 +22,6 @@ from ..catalogue.registry import INCLUDE, ONCE, split_trial
 from ..catalogue.tuned import Tuned, tuned_table
 from ..problem.operations import OPERATIONS
 from ..run.bound import load
-from .pruning import pruned
 from .request import (
     LICENCE,
     PROJECT,
@@ -36,14 +35,17 @@ from .specialisations import file_of
 from .terms import WIDTH, wrapped
 
 PARTS = Path(__file__).parent / "parts"
+# The modules for softmax, those for other operations, and what a file is for and needs.
 FRAMEWORKS = {
     "torch": (
-        ("pytorch", "pytorch_operators", "layouts"),
+        ("layouts", "pytorch"),
+        ("broadcasting", "pytorch_fused"),
         "PyTorch tensors",
         "PyTorch 2.4 or newer for CUDA 12 or 13",
     ),
     "cupy": (
-        ("cupy_arrays", "layouts"),
+        ("layouts", "cupy_arrays"),
+        ("broadcasting", "cupy_fused"),
         "CuPy arrays",
         "CuPy 13 or newer for CUDA 12 or 13, NVRTC",
     ),
@@ -66,7 +68,7 @@ GENERATED = (
 )
 NOT_EXPORTED = "Reads|Wastes|Measured"  # keys of a header
 # The error if a macro of the Build table is not defined; a plan defines all of them.
-GUARD = re.compile(r"^#if !defined(?:.*\n)*?#endif\n\n?", re.MULTILINE)
+GUARD = re.compile(r"^#if !defined(?:.*\\\n)*.*\n#error(?:.*\\\n)*.*\n#endif\n\n?", re.MULTILINE)
 NAME, CONTENT = '"softmax_worklog"', 'CONTENT = ""'  # in parts/pytorch.py
 
 
@@ -78,7 +80,7 @@ def write(request: ExportRequest, framework: str) -> str:
     """
     for step in request.kernels:
         _check(step)
-    parts, what, needs = FRAMEWORKS[framework]
+    parts, others, what, needs = FRAMEWORKS[framework]
     ranks, operations = SOFTMAX_RANKING, {}
     if request.best:
         operations = {name: tuple(rank.file for rank in found) for name, found in RANKINGS.items()}
@@ -88,7 +90,7 @@ def write(request: ExportRequest, framework: str) -> str:
     steps = [*steps, *(step for found in operations.values() for step in found)]
     tuned = tuned_table(H200) if request.best else []
     name = "softmax_worklog" if request.name == "softmax" else request.name
-    texts = [_Part(name) for name in ("planning", "launching", *parts)]
+    texts = [_Part(name) for name in ("planning", "launching", *parts, *others * request.best)]
     planning = texts[0].body.partition(GENERATED)[0]
     functions = FUNCTIONS[framework].splitlines()[: None if operations else 1]
     sections = [
@@ -106,8 +108,6 @@ def write(request: ExportRequest, framework: str) -> str:
         _sources(steps),
     ]
     whole = re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)).rstrip() + "\n"
-    if not request.best:
-        whole = pruned(whole, ("softmax", "plan"), ("softmax", "softmax_backward"))
     digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
     return whole.replace(CONTENT, CONTENT.replace('""', f'"{digest}"'), 1)
 

@@ -1,16 +1,14 @@
-"""Softmax and related operations for CuPy arrays."""
+"""Softmax for CuPy arrays."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
 import cupy
 
 from .launching import device
-from .layouts import broadcasts, row_stride, rows_of
+from .layouts import row_stride
 from .planning import SIZES
 
 
@@ -58,209 +56,6 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
         return y
 
 
-def log_softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) -> cupy.ndarray:
-    """Return the logarithm of softmax along the last axis of a CuPy array. A row has 1 KB or more
-    and consists of whole packs of 16 bytes. Otherwise this is like `softmax`."""
-    _check_array("x", x)
-    if axis in (-1, x.ndim - 1):
-        return scaled_masked_softmax(x, log=True, out=out)
-    raise ValueError(f"log_softmax supports only the last of {x.ndim} axes, got axis = {axis}")
-
-
-def scaled_masked_softmax(
-    x: cupy.ndarray,
-    mask: cupy.ndarray | None = None,
-    *,
-    scale: float = 1.0,
-    bias: cupy.ndarray | None = None,
-    is_causal: bool = False,
-    log: bool = False,
-    dropout_p: float = 0.0,
-    seed: int = 0,
-    offset: int = 0,
-    dtype: str | None = None,
-    out: cupy.ndarray | None = None,
-) -> cupy.ndarray:
-    """Return softmax of scale * x + bias along the last axis, without masked elements, in one pass.
-
-    mask is bool, True for elements to hide; bias has the dtype of x. Both broadcast to the shape of
-    x; dimensions that repeat in the middle, such as one mask for all heads of a batch, are expanded
-    first. `is_causal` hides elements above the diagonal of the last two axes and excludes a mask.
-    `log` returns the logarithm; with dtype="float32" the result for 16-bit x is float32. Each
-    element is dropped with probability `dropout_p`, and the others are divided by 1 - dropout_p;
-    `softmax_backward` draws the same elements for the same seed and offset. A fully masked row
-    gives NaN.
-
-    A row has 1 KB or more and consists of whole packs of 16 bytes; the GPU has compute capability
-    9.0 or newer. Copies, and restrictions in a graph, are those of `softmax`.
-
-    Raises `TypeError` for another dtype, an argument that is not a CuPy array and a seed that is
-    not an integer, and `ValueError` for shapes that do not broadcast, a seed or offset outside 0 to
-    2**64 - 1, an invalid `out`, a new array in a graph, and rows that no kernel accepts.
-    """
-    _check_array("x", x)
-    wide = dtype is not None and cupy.dtype(dtype) != x.dtype
-    if wide and cupy.dtype(dtype) != cupy.float32:
-        raise ValueError(f"dtype must be float32 or that of x, {x.dtype}, got {dtype}")
-    if is_causal and mask is not None:
-        raise ValueError("is_causal and mask exclude each other: pass one mask that hides both")
-    dropout = _dropout_numbers(dropout_p, seed, offset)
-    with x.device:
-        arrays, numbers = [_whole(x)], {"scale": float(scale)}
-        if mask is not None:
-            rows = _expanded("mask", mask, x, ("bool", "uint8"), numbers)
-            arrays.append(rows)  # keeps it alive until the launch
-        if is_causal:
-            numbers |= {"mask_rows": x.shape[-2] if x.ndim > 1 else 1, "mask_repeat": 1}
-        if bias is not None:
-            arrays.append(_expanded("bias", bias, x, (x.dtype.name,), numbers))
-        numbers |= dropout
-        features = {"MASK": 1 if mask is not None else 2 * is_causal, "BIAS": bias is not None}
-        features |= {"LOG": log, "WIDE": wide, "DROPOUT": dropout_p > 0}
-        y = _output(out, x.shape, cupy.float32 if wide else x.dtype, arrays, (x, mask, bias))
-        if y.size:
-            _run("scaled_softmax", arrays[0], y, features, numbers)
-        return y
-
-
-def softmax_backward(
-    y: cupy.ndarray,
-    dy: cupy.ndarray,
-    *,
-    scale: float = 1.0,
-    log: bool = False,
-    from_x: bool = False,
-    dropout_p: float = 0.0,
-    seed: int = 0,
-    offset: int = 0,
-    out: cupy.ndarray | None = None,
-) -> cupy.ndarray:
-    """Return the gradient with respect to x of y = softmax(scale * x) along the last axis, or of
-    its logarithm if `log`, given dy, the gradient with respect to the result after dropout.
-
-    y and dy have the same shape and dtype. With `from_x`, y is the argument of softmax instead:
-    scale * x, with -inf for masked elements. dropout_p, seed and offset are those that
-    `scaled_masked_softmax` was called with. A row consists of whole packs of 16 bytes. Raises what
-    `scaled_masked_softmax` raises.
-    """
-    _check_array("y", y)
-    _check_like("dy", dy, y.shape, (y.dtype.name,), y)
-    dropout = _dropout_numbers(dropout_p, seed, offset)
-    with y.device:
-        arrays = [_whole(y), _whole(dy)]
-        dx = _output(out, y.shape, y.dtype, arrays, (y, dy))
-        numbers = {"dx": dx.data.ptr, "scale": float(scale)} | dropout
-        features = {"LOG": log, "FROM_X": from_x, "DROPOUT": dropout_p > 0}
-        if dx.size:
-            _run("softmax_backward", *arrays, features, numbers)
-        return dx
-
-
-class Losses(NamedTuple):
-    """The result of `cross_entropy`, in float32."""
-
-    loss: cupy.ndarray  # the shape of target
-    statistics: cupy.ndarray  # (..., 2): the row's maximum m, and log(sum(exp(x - m)))
-
-    @property
-    def lse(self) -> cupy.ndarray:
-        """log(sum(exp(x))) of each row: the sum of its statistics, as a new array."""
-        return self.statistics.sum(axis=-1)
-
-
-def cross_entropy(
-    x: cupy.ndarray,
-    target: cupy.ndarray,
-    *,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    out: tuple[cupy.ndarray, cupy.ndarray] | None = None,
-) -> Losses:
-    """Return the cross-entropy of each row of logits x with its target class, in float32, and two
-    statistics per row that `cross_entropy_backward` needs.
-
-    target is int64 and has the shape of x without the last axis. The loss is that of torch's
-    cross_entropy without reduction, plus z_loss * lse**2: a row whose target is `ignore_index` has
-    loss 0, and labels may be smoothed. A target that is not a class gives NaN. Rows may have any
-    length and alignment. `out` are the arrays for loss and statistics.
-
-    Raises `TypeError` for another dtype and an argument that is not a CuPy array, and `ValueError`
-    for another shape, an invalid `out`, a new array in a graph, and rows without columns.
-    """
-    options = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
-    with x.device:
-        arrays = [_contiguous(x), _contiguous(target)]
-        _check_copies(out, arrays, (x, target))
-        shapes = {"loss": target.shape, "statistics": (*target.shape, 2)}
-        loss, statistics = out or (cupy.empty(shape, cupy.float32) for shape in shapes.values())
-        if out is not None:
-            for array, (name, shape) in zip(out, shapes.items(), strict=True):
-                _check_like(name, array, shape, ("float32",), x)
-                _check_contiguous(name, array)
-            _check_no_overlap(loss, x, target, statistics)
-            _check_no_overlap(statistics, x, target)
-        if x.size:
-            given = {"loss": loss.data.ptr, "statistics": statistics.data.ptr} | options
-            _run("cross_entropy", *arrays, {}, given)
-        return Losses(loss, statistics)
-
-
-def cross_entropy_backward(
-    x: cupy.ndarray,
-    target: cupy.ndarray,
-    statistics: cupy.ndarray,
-    dloss: cupy.ndarray,
-    *,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    out: cupy.ndarray | None = None,
-) -> cupy.ndarray:
-    """Return the gradient with respect to x of the losses of `cross_entropy`, given its
-    `statistics` and dloss, the gradient with respect to each loss: float32, in the shape of target.
-    `out` may be x itself, which overwrites the logits. Raises what `cross_entropy` raises."""
-    options = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
-    if getattr(statistics, "shape", None) == target.shape:
-        raise ValueError(
-            "cross_entropy_backward needs both statistics per row, of shape "
-            f"{(*target.shape, 2)}, as cross_entropy returns them, not their rounded sum lse"
-        )
-    _check_like("statistics", statistics, (*target.shape, 2), ("float32",), x)
-    _check_like("dloss", dloss, target.shape, ("float32",), x)
-    with x.device:
-        given = (x, target, statistics, dloss)
-        arrays = [_contiguous(array) for array in given]
-        _check_copies(out, arrays, given)
-        dx = cupy.empty(x.shape, x.dtype) if out is None else out
-        if out is not None:
-            _check_like("out", out, x.shape, (x.dtype.name,), x)
-            _check_contiguous("out", out)
-            inplace = _extent(out) == _extent(x) and x.flags.c_contiguous
-            _check_no_overlap(out, *given[inplace:])
-        if x.size:
-            names = {"statistics": arrays[2], "dloss": arrays[3], "dx": dx}
-            numbers = {name: array.data.ptr for name, array in names.items()}
-            _run("cross_entropy_backward", *arrays[:2], {}, numbers | options)
-        return dx
-
-
-# ---- arguments and launches ----------------------------------------------------------------------
-
-
-def _run(
-    operation: str, first: cupy.ndarray, second: cupy.ndarray, features: dict, given: dict
-) -> None:
-    """Launch the kernel for the rows of `first`; it takes these two arrays first."""
-    cols = first.shape[-1]
-    matrix = first.size // cols, cols, first.dtype.name
-    enabled = tuple((name, int(value)) for name, value in features.items())
-    options = {"operation": operation, "features": enabled, "given": tuple(given)}
-    launch = device(first.device.id).launch(*matrix, **options)
-    stream = cupy.cuda.get_current_stream()
-    launch(first.data.ptr, second.data.ptr, stream.ptr, *given.values())
-
-
 def _graph_workspace(size: int) -> tuple[int, None]:
     """Allocate bytes for a graph, which clears them at each replay; they are never freed."""
     here = cupy.cuda.Device().id
@@ -278,73 +73,6 @@ def _whole_stride(x: cupy.ndarray) -> int | None:
     return 1 if x.flags.c_contiguous and x.data.ptr % 16 == 0 else None
 
 
-def _whole(x: cupy.ndarray) -> cupy.ndarray:
-    """Return x, or a copy, contiguous and aligned to 16 bytes."""
-    return x.copy() if x.data.ptr % 16 else _contiguous(x)
-
-
-def _contiguous(x: cupy.ndarray) -> cupy.ndarray:
-    return x if x.flags.c_contiguous else x.copy()
-
-
-def _expanded(name: str, array, x: cupy.ndarray, dtypes: tuple[str, ...], numbers: dict):
-    """Return the rows of a mask or a bias for the kernel, and add the numbers that describe
-    them."""
-    shape = getattr(array, "shape", ())
-    _check_like(name, array, shape, dtypes, x)
-    if not broadcasts(shape, x.shape):
-        raise ValueError(f"{name} of shape {shape} cannot be broadcast to {x.shape}")
-    repeats = name == "mask"
-    kept, numbers[f"{name}_rows"], repeat = rows_of(shape, x.shape, repeats)
-    if repeats:
-        numbers[f"{name}_repeat"] = repeat
-    rows = _whole(cupy.broadcast_to(array, kept))
-    numbers[name] = rows.data.ptr
-    return rows
-
-
-def _output(out, shape: tuple, dtype, arrays: list, given: tuple) -> cupy.ndarray:
-    """Return `out` if it is valid for the arrays that were `given`, or a new array; `arrays` are
-    those that the kernel takes."""
-    _check_copies(out, arrays, given)
-    if out is None:
-        return cupy.empty(shape, dtype)
-    _check_like("out", out, shape, (cupy.dtype(dtype).name,), given[0])
-    _check_contiguous("out", out)
-    if out.data.ptr % 16:
-        raise ValueError("out must be aligned to 16 bytes")
-    _check_no_overlap(out, *(array for array in given if array is not None))
-    return out
-
-
-def _loss_numbers(x, target, ignore_index: int, smoothing: float, z_loss: float) -> dict:
-    """Check the arguments of a loss and return its numbers."""
-    _check_array("x", x)
-    _check_like("target", target, x.shape[:-1], ("int64",), x)
-    _check_fraction("label_smoothing", smoothing)
-    if target.size and not x.size:
-        raise ValueError("rows without columns have no loss")
-    numbers = {"ignore_index": int(ignore_index), "smoothing": float(smoothing)}
-    return numbers | {"z_loss": float(z_loss)}
-
-
-def _dropout_numbers(p: float, seed: int, offset: int) -> dict:
-    """Check the numbers of dropout and return them; none if nothing is dropped."""
-    _check_fraction("dropout_p", p)
-    if not p:
-        return {}
-    numbers = {"seed": operator.index(seed), "offset": operator.index(offset)}
-    for name, value in numbers.items():
-        if not 0 <= value < 2**64:
-            raise ValueError(f"{name} must be 0 to 2**64 - 1, got {value}")
-    return {"p": float(p)} | numbers
-
-
-def _check_fraction(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must be 0 to 1, got {value}")
-
-
 def _check_array(name: str, x: cupy.ndarray) -> None:
     if not isinstance(x, cupy.ndarray):
         raise TypeError(
@@ -354,16 +82,6 @@ def _check_array(name: str, x: cupy.ndarray) -> None:
         raise TypeError(f"dtype must be one of {', '.join(SIZES)}, got {x.dtype}")
     if x.ndim == 0:
         raise ValueError(f"{name} must have at least one dimension")
-
-
-def _check_like(name: str, array, shape: tuple, dtypes: tuple[str, ...], x: cupy.ndarray) -> None:
-    if not isinstance(array, cupy.ndarray) or array.dtype.name not in dtypes:
-        what = getattr(array, "dtype", type(array).__name__)
-        raise TypeError(f"{name} must be a CuPy array of {' or '.join(dtypes)}, got {what}")
-    if array.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
-    if array.device != x.device:
-        raise ValueError(f"{name} must be on {x.device}, like the first array, not {array.device}")
 
 
 def _check_out(x: cupy.ndarray, out: cupy.ndarray, stride: Callable) -> None:
@@ -376,23 +94,11 @@ def _check_out(x: cupy.ndarray, out: cupy.ndarray, stride: Callable) -> None:
     _check_no_overlap(out, x)
 
 
-def _check_contiguous(name: str, array: cupy.ndarray) -> None:
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} must be contiguous, got strides {array.strides}")
-
-
 def _check_no_overlap(out: cupy.ndarray, *others: cupy.ndarray) -> None:
     first = _extent(out)
     for low, high in map(_extent, others):
         if first[0] < high and low < first[1]:
             raise ValueError("an output must not overlap another array")
-
-
-def _check_copies(out, arrays: list, given: tuple) -> None:
-    """Reject copies, and a new output, while a graph is captured."""
-    addresses = {array.data.ptr for array in given if array is not None}
-    copied = any(array.data.ptr not in addresses for array in arrays)
-    _check_capture(out is None, "pass arrays that need no copy" if copied else "")
 
 
 def _check_capture(new_output: bool, otherwise: str) -> None:

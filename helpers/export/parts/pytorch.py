@@ -1,4 +1,4 @@
-"""Softmax and related operations for PyTorch tensors."""
+"""Softmax for PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from math import prod
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn import functional
 
-from .launching import device
-from .layouts import broadcasts, row_stride
+from .launching import Launch, device
+from .layouts import row_stride
 from .planning import Refused
 
 NAME = "softmax_worklog"
@@ -38,113 +37,6 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     `CudaError`.
     """
     return _softmax(x, dim, False)
-
-
-def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """Return torch.log_softmax(x, dim), computed by a kernel along the last dimension if a row has
-    1 KB or more and consists of whole packs of 16 bytes, and by PyTorch otherwise. Everything else
-    is as for `softmax`.
-    """
-    return _softmax(x, dim, True)
-
-
-def scaled_masked_softmax(
-    x: Tensor,
-    mask: Tensor | None = None,
-    *,
-    scale: float = 1.0,
-    bias: Tensor | None = None,
-    is_causal: bool = False,
-    log: bool = False,
-    dropout_p: float = 0.0,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Return softmax of scale * x + bias along the last dimension, without masked elements, in one
-    pass:
-
-        z = (scale * x + bias).masked_fill(mask, -inf)
-        y = dropout(softmax(z, -1, dtype), dropout_p)      log_softmax if `log`
-
-    `mask` is bool and, as in `masked_fill`, True for elements to hide; `bias` has the dtype of x.
-    Both broadcast to the shape of x; dimensions that repeat in the middle, such as one mask for all
-    heads of a batch, are expanded first. `is_causal` hides elements above the diagonal of the last
-    two dimensions. `dtype` may be torch.float32 for 16-bit x, and is under autocast. A fully masked
-    row gives NaN, as in PyTorch. Its gradient is NaN too, where PyTorch's masked_fill gives 0; the
-    gradient of the logarithm is 0 here as well.
-
-    Computed by a kernel if a row has 1 KB or more and consists of whole packs of 16 bytes, on a GPU
-    of compute capability 9.0 or newer, and otherwise by PyTorch's operations in turn. There are
-    gradients with respect to x and bias, as for `softmax`. Dropout is fused too: the kernel rounds
-    the probability down to a multiple of 1/65536, stores no mask, draws the same elements again in
-    the backward pass, and takes its seed from PyTorch's CPU generator. In a CUDA graph dropout is
-    an error, because each replay would drop the same elements. Dropout of a logarithm is PyTorch's.
-
-    Raises `TypeError` for a mask that is not bool, `ValueError` for a mask or a bias that does not
-    broadcast to x, `RuntimeError` for dropout in a graph, and what `softmax` raises.
-    """
-    if mask is not None and mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask must be bool, True for elements to hide, got {mask.dtype}; numbers go into bias"
-        )
-    for name, given in (("mask", mask), ("bias", bias)):
-        if given is not None and not broadcasts(given.shape, x.shape):
-            shapes = f"{tuple(given.shape)} cannot be broadcast to {tuple(x.shape)}"
-            raise ValueError(f"{name} of shape {shapes}")
-    if not (
-        _supported(x, mask, bias)
-        and (bias is None or bias.dtype == x.dtype)
-        and dtype in (None, x.dtype, torch.float32)
-        and 0 <= dropout_p < 1
-    ):
-        y = _composed(x, mask, bias, scale, is_causal, log, dtype)
-        return functional.dropout(y, dropout_p) if dropout_p else y
-    wide = x.dtype != torch.float32 and (dtype == torch.float32 or _autocast("cuda"))
-    inside = dropout_p > 0 and not log
-    seed = torch.randint(2**62, (), device="cpu") if inside else None
-    options = float(scale), is_causal, log, wide, dropout_p if inside else 0.0
-    y = _operator("scaled_masked_softmax")(x, mask, bias, *options, seed)
-    return y if inside or not dropout_p else functional.dropout(y, dropout_p)
-
-
-def cross_entropy(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    reduction: str = "mean",
-) -> Tensor:
-    """Return torch.nn.functional.cross_entropy(logits, target, ...) without storing softmax.
-
-    `logits` has shape (rows, classes) or (classes,), `target` holds classes as int64. z_loss *
-    lse**2 is added to the loss of each row, where lse = log(sum(exp(logits))). The loss reads the
-    logits once, the gradient once more; two floats per row are kept in between. Computed in float32
-    and rounded to the dtype of the logits, as in PyTorch; float32 under autocast, without a copy.
-
-    A target that is neither a class nor `ignore_index` gives NaN; in PyTorch it is a device-side
-    assertion. PyTorch itself computes other shapes, dtypes and devices, and targets that are
-    probabilities. Raises `ValueError` for a reduction other than mean, sum and none, `Refused` for
-    logits that no kernel accepts, for example on a GPU older than 7.5, `CudaError`, and what
-    PyTorch raises.
-    """
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction must be mean, sum or none, got {reduction!r}")
-    if not (
-        _supported(logits, target)
-        and logits.dim() <= 2
-        and target.dtype == torch.int64
-        and target.shape == logits.shape[:-1]
-        and 0 <= label_smoothing <= 1
-    ):
-        return _composed_loss(logits, target, ignore_index, label_smoothing, z_loss, reduction)
-    options = ignore_index, float(label_smoothing), float(z_loss)
-    loss, _ = _operator("cross_entropy")(logits, target, *options)
-    dtype = torch.float32 if _autocast("cuda") else logits.dtype
-    if reduction == "none":
-        return loss.to(dtype)
-    loss = loss.sum()
-    return (loss / (target != ignore_index).sum() if reduction == "mean" else loss).to(dtype)
 
 
 def _softmax(x: Tensor, dim: int, log: bool) -> Tensor:
@@ -201,44 +93,6 @@ def _is_known(x: Tensor) -> bool:
 def _is_plain(x: Tensor) -> bool:
     """Return whether they do, and no transform or forward-mode derivative is active."""
     return _is_known(x) and _transforms() is None and forward_ad._current_level < 0
-
-
-# ---- fallbacks to PyTorch's operations -----------------------------------------------------------
-
-
-def _composed(
-    x: Tensor, mask: Tensor | None, bias: Tensor | None, scale, causal, log, dtype
-) -> Tensor:
-    """Return `scaled_masked_softmax` without dropout, by PyTorch's operations."""
-    z = x if scale == 1 else x * scale
-    z = z if bias is None else z + bias
-    z = z if mask is None else z.masked_fill(mask, -torch.inf)
-    z = z.masked_fill(_causal_mask(x), -torch.inf) if causal else z
-    return _builtin(log)(z, -1, dtype)
-
-
-def _causal_mask(x: Tensor) -> Tensor:
-    """Return the causal mask of the last two dimensions: True for columns after the row's number.
-    x with one dimension is the first row."""
-    queries = x.shape[-2] if x.dim() > 1 else 1
-    hidden = torch.ones(queries, x.shape[-1], dtype=torch.bool, device=x.device).triu(1)
-    return hidden if x.dim() > 1 else hidden[0]
-
-
-def _composed_loss(x: Tensor, target: Tensor, ignore, smoothing, z_loss, reduction) -> Tensor:
-    loss = functional.cross_entropy(
-        *(x, target), ignore_index=ignore, label_smoothing=smoothing, reduction=reduction
-    )
-    if not z_loss:
-        return loss
-    if target.is_floating_point():
-        raise ValueError("z_loss needs a target of classes, not of probabilities")
-    more = torch.logsumexp(x.float(), 1 if x.dim() > 1 else 0) ** 2 * z_loss
-    more = torch.where(target != ignore, more, 0)  # not a product: ignored rows may be inf
-    if reduction == "none":
-        return loss + more.to(loss.dtype)
-    more = more.sum() / (target != ignore).sum() if reduction == "mean" else more.sum()
-    return loss + more.to(loss.dtype)
 
 
 # ---- eager calls ---------------------------------------------------------------------------------
@@ -356,3 +210,131 @@ except AttributeError:
 
     def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty_strided(shape, stride, dtype=dtype, device="cuda")
+
+
+# ---- operators: softmax and its gradient ---------------------------------------------------------
+
+_library = torch.library.Library(OPERATORS, "FRAGMENT")
+
+
+def _register(
+    schema: str, run: Callable, fake: Callable, keep: Callable, gradient: Callable
+) -> None:
+    """Register a custom operator, unless another copy of this file has: its implementations on CUDA
+    and on fake tensors, the setup of its backward pass, and its gradient."""
+    name = schema.partition("(")[0]
+    if not hasattr(getattr(torch.ops, OPERATORS), name):
+        _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+        _library.impl(name, run, "CUDA")
+        name = f"{OPERATORS}::{name}"
+        torch.library.register_fake(name, fake, lib=_library)
+        torch.library.register_autograd(name, gradient, setup_context=keep, lib=_library)
+
+
+def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:
+    """Return the launch of an operation on rows like those of x. Raises `Refused`."""
+    cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
+    matrix = x.numel() // cols, cols, DTYPES[x.dtype]
+    options = {"features": tuple(features.items()), "given": tuple(given.split())}
+    return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
+
+
+def _stream(x: Tensor) -> int:
+    return torch._C._cuda_getCurrentRawStream(x.device.index)
+
+
+def _run_softmax(x: Tensor, dim: int) -> Tensor:
+    return _eager(x, dim, False)
+
+
+def _fake_softmax(x: Tensor, dim: int) -> Tensor:
+    if x.dtype not in DTYPES or x.dim() == 0:
+        supported = ", ".join(DTYPES.values())
+        raise TypeError(f"{NAME} needs rows of {supported}, got {x.dim()} dimensions of {x.dtype}")
+    return _like(x)
+
+
+def _keep_softmax(ctx, inputs: tuple, output: Tensor) -> None:
+    ctx.save_for_backward(output)
+    ctx.dim = inputs[1]
+
+
+def _softmax_gradient(ctx, dy: Tensor) -> tuple:
+    (y,) = ctx.saved_tensors
+    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, *[False] * 3, 0.0, None), None
+
+
+def _run_backward(
+    y: Tensor, dy: Tensor, dim: int, scale: float, log: bool, from_x: bool, wide: bool, p, seed
+) -> Tensor:
+    """Return the gradient with respect to x, given y = softmax(scale * x), or its logarithm, and
+    dy. With `from_x`, y is the argument of softmax; with `wide`, x has 16 bits although y has not;
+    elements were dropped with probability p."""
+    y, dy = _packed(y), _packed(dy)
+    if y.numel() == 0:
+        return _like(y)
+    drops = p > 0 and _drops(y, "float16" if wide else DTYPES[y.dtype], wide)
+    features = {"LOG": int(log), "FROM_X": int(from_x), "DROPOUT": int(drops)}
+    if p and not drops:
+        dy = _dropped(dy, p, seed)
+    given = "dx scale p seed" if drops else "dx scale"
+    try:
+        launch = _launch(y, "softmax_backward", dim, features, given)
+    except Refused:  # another dimension, or rows that are not whole packs or too long
+        if drops:
+            raise
+        y = torch.softmax(y, dim) if from_x else y
+        builtin = torch._log_softmax_backward_data if log else torch._softmax_backward_data
+        dx = builtin(dy, y, dim, y.dtype)
+        return dx if scale == 1 else dx * scale
+    with torch.cuda.device(y.device):
+        dx = _like(y)
+        addresses = y.data_ptr(), dy.data_ptr(), _stream(y), dx.data_ptr()
+        launch(*addresses, scale, *((p, int(seed)) if drops else ()))
+    return dx
+
+
+def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
+    """Return whether kernels support dropout for rows like those of x in both the forward and the
+    backward pass; `dtype` is that of the argument of softmax."""
+    cols, on = x.shape[-1], device(x.device.index)
+    matrix, back = (x.numel() // cols, cols), "float32" if wide else dtype
+    try:
+        on.launch(*matrix, dtype, features=(("DROPOUT", 1), ("WIDE", int(wide))))
+        on.launch(*matrix, back, operation="softmax_backward", features=(("DROPOUT", 1),))
+    except Refused:
+        return False
+    return True
+
+
+def _dropped(y: Tensor, p: float, seed: Tensor) -> Tensor:
+    """Return y after dropout by PyTorch, the same for the same seed and shape."""
+    generator = torch.Generator(y.device).manual_seed(int(seed))
+    kept = torch.rand(y.shape, generator=generator, device=y.device, dtype=torch.float32) >= p
+    return y * kept / (1 - p)
+
+
+def _fake_backward(y: Tensor, dy: Tensor, *_) -> Tensor:
+    return _like(y)
+
+
+def _keep_nothing(ctx, inputs: tuple, output: Tensor) -> None:
+    pass
+
+
+def _no_second_derivative(ctx, *_) -> None:
+    raise NotImplementedError(
+        f"{NAME} has no second derivative, because its gradients are kernels; torch.softmax and "
+        "torch.nn.functional.cross_entropy have one"
+    )
+
+
+_register(
+    "softmax(Tensor x, int dim) -> Tensor",
+    *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
+)
+_register(
+    "softmax_backward(Tensor y, Tensor dy, int dim, float scale, bool log, bool from_x, "
+    "bool wide, float p, Tensor? seed) -> Tensor",
+    *(_run_backward, _fake_backward, _keep_nothing, _no_second_derivative),
+)

@@ -28,6 +28,7 @@ def module(tmp_path, monkeypatch) -> ModuleType:
 MATRICES = [
     (64, 256, "bfloat16"),
     (2**20, 256, "bfloat16"),
+    (2**20, 256, "float16"),
     (64, 4096, "float32"),
     (1, 2**20, "float32"),
     (512, 2**19, "float32"),

@@ -15,7 +15,6 @@ import pytest
 from helpers.base.paths import ROOT
 from helpers.catalogue.dispatch import RANKINGS
 from helpers.catalogue.registry import steps, variants
-from helpers.export.pruning import pruned
 from helpers.export.python import GUARD, write
 from helpers.export.request import ExportError, export_request, takes_matrix
 from helpers.problem.problem import DTYPES
@@ -260,46 +259,3 @@ def test_a_file_of_one_kernel_has_no_other_functions(framework: str, step: str) 
     command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", "exported.py", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout  # an import too many, a name that is missing
-
-
-PRUNED = """import os
-import re
-from a import b, c
-
-# ---- first ------
-
-X = 1  # kept by f
-# the comment of Y
-Y: int = X
-
-
-@b
-def f():
-    return X
-
-
-# ---- second ------
-
-# the comment of g
-@c
-def g(): return os
-
-
-# ---- third ------
-
-_OPERATORS = (
-    ("f(x)", f),
-    ("g(x)", g, Y),
-)
-print(_OPERATORS, re)
-"""
-
-
-def test_only_what_is_reached_stays() -> None:
-    text = pruned(PRUNED, ("f",), ("f",))
-    assert text == PRUNED.replace("import os\n", "").replace("b, c", "b").replace(
-        "# the comment of Y\nY: int = X\n", ""
-    ).replace(
-        "# ---- second ------\n\n# the comment of g\n@c\ndef g(): return os\n\n\n", ""
-    ).replace('    ("g(x)", g, Y),\n', "")
-    assert pruned(PRUNED, (), ("f", "g")) == PRUNED

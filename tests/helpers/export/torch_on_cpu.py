@@ -17,7 +17,7 @@ from tests.helpers.export.simulated_driver import Driver, without_gpu
 # What the file says of CUDA, as regular expressions, and what it then says of the CPU.
 REPLACED = (
     (r"\.is_cuda\b", ".is_cpu"),
-    (r'_run, "CUDA"\)', '_run, "CPU")'),
+    (r'run, "CUDA"\)', 'run, "CPU")'),
     (r'device="cuda"', 'device="cpu"'),
     (r"^_autocast = .*", '_autocast = functools.partial(torch.is_autocast_enabled, "cpu")'),
     (r'_autocast\("cuda"\)', "_autocast()"),

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from helpers.export.parts.layouts import broadcasts, rows_of
+from helpers.export.parts.broadcasting import broadcasts, rows_of
 
 SIZES = (1, 2, 3)
 LEADING = [sizes for n in range(4) for sizes in itertools.product(SIZES, repeat=n)]

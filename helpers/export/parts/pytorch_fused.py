@@ -1,0 +1,346 @@
+"""Operations around softmax for PyTorch tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .broadcasting import broadcasts, rows_of
+from .planning import Refused
+from .pytorch import (
+    DTYPES,
+    NAME,
+    _autocast,
+    _builtin,
+    _dropped,
+    _drops,
+    _eager,
+    _fake_softmax,
+    _keep_nothing,
+    _keep_softmax,
+    _launch,
+    _like,
+    _no_second_derivative,
+    _operator,
+    _packed,
+    _register,
+    _softmax,
+    _stream,
+    _supported,
+)
+
+
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """Return torch.log_softmax(x, dim), computed by a kernel along the last dimension if a row has
+    1 KB or more and consists of whole packs of 16 bytes, and by PyTorch otherwise. Everything else
+    is as for `softmax`.
+    """
+    return _softmax(x, dim, True)
+
+
+def scaled_masked_softmax(
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: float = 1.0,
+    bias: Tensor | None = None,
+    is_causal: bool = False,
+    log: bool = False,
+    dropout_p: float = 0.0,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Return softmax of scale * x + bias along the last dimension, without masked elements, in one
+    pass:
+
+        z = (scale * x + bias).masked_fill(mask, -inf)
+        y = dropout(softmax(z, -1, dtype), dropout_p)      log_softmax if `log`
+
+    `mask` is bool and, as in `masked_fill`, True for elements to hide; `bias` has the dtype of x.
+    Both broadcast to the shape of x; dimensions that repeat in the middle, such as one mask for all
+    heads of a batch, are expanded first. `is_causal` hides elements above the diagonal of the last
+    two dimensions. `dtype` may be torch.float32 for 16-bit x, and is under autocast. A fully masked
+    row gives NaN, as in PyTorch. Its gradient is NaN too, where PyTorch's masked_fill gives 0; the
+    gradient of the logarithm is 0 here as well.
+
+    Computed by a kernel if a row has 1 KB or more and consists of whole packs of 16 bytes, on a GPU
+    of compute capability 9.0 or newer, and otherwise by PyTorch's operations in turn. There are
+    gradients with respect to x and bias, as for `softmax`. Dropout is fused too: the kernel rounds
+    the probability down to a multiple of 1/65536, stores no mask, draws the same elements again in
+    the backward pass, and takes its seed from PyTorch's CPU generator. In a CUDA graph dropout is
+    an error, because each replay would drop the same elements. Dropout of a logarithm is PyTorch's.
+
+    Raises `TypeError` for a mask that is not bool, `ValueError` for a mask or a bias that does not
+    broadcast to x, `RuntimeError` for dropout in a graph, and what `softmax` raises.
+    """
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be bool, True for elements to hide, got {mask.dtype}; numbers go into bias"
+        )
+    for name, given in (("mask", mask), ("bias", bias)):
+        if given is not None and not broadcasts(given.shape, x.shape):
+            shapes = f"{tuple(given.shape)} cannot be broadcast to {tuple(x.shape)}"
+            raise ValueError(f"{name} of shape {shapes}")
+    if not (
+        _supported(x, mask, bias)
+        and (bias is None or bias.dtype == x.dtype)
+        and dtype in (None, x.dtype, torch.float32)
+        and 0 <= dropout_p < 1
+    ):
+        y = _composed(x, mask, bias, scale, is_causal, log, dtype)
+        return functional.dropout(y, dropout_p) if dropout_p else y
+    wide = x.dtype != torch.float32 and (dtype == torch.float32 or _autocast("cuda"))
+    inside = dropout_p > 0 and not log
+    seed = torch.randint(2**62, (), device="cpu") if inside else None
+    options = float(scale), is_causal, log, wide, dropout_p if inside else 0.0
+    y = _operator("scaled_masked_softmax")(x, mask, bias, *options, seed)
+    return y if inside or not dropout_p else functional.dropout(y, dropout_p)
+
+
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return torch.nn.functional.cross_entropy(logits, target, ...) without storing softmax.
+
+    `logits` has shape (rows, classes) or (classes,), `target` holds classes as int64. z_loss *
+    lse**2 is added to the loss of each row, where lse = log(sum(exp(logits))). The loss reads the
+    logits once, the gradient once more; two floats per row are kept in between. Computed in float32
+    and rounded to the dtype of the logits, as in PyTorch; float32 under autocast, without a copy.
+
+    A target that is neither a class nor `ignore_index` gives NaN; in PyTorch it is a device-side
+    assertion. PyTorch itself computes other shapes, dtypes and devices, and targets that are
+    probabilities. Raises `ValueError` for a reduction other than mean, sum and none, `Refused` for
+    logits that no kernel accepts, for example on a GPU older than 7.5, `CudaError`, and what
+    PyTorch raises.
+    """
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be mean, sum or none, got {reduction!r}")
+    if not (
+        _supported(logits, target)
+        and logits.dim() <= 2
+        and target.dtype == torch.int64
+        and target.shape == logits.shape[:-1]
+        and 0 <= label_smoothing <= 1
+    ):
+        return _composed_loss(logits, target, ignore_index, label_smoothing, z_loss, reduction)
+    options = ignore_index, float(label_smoothing), float(z_loss)
+    loss, _ = _operator("cross_entropy")(logits, target, *options)
+    dtype = torch.float32 if _autocast("cuda") else logits.dtype
+    if reduction == "none":
+        return loss.to(dtype)
+    loss = loss.sum()
+    return (loss / (target != ignore_index).sum() if reduction == "mean" else loss).to(dtype)
+
+
+# ---- fallbacks to PyTorch's operations -----------------------------------------------------------
+
+
+def _composed(
+    x: Tensor, mask: Tensor | None, bias: Tensor | None, scale, causal, log, dtype
+) -> Tensor:
+    """Return `scaled_masked_softmax` without dropout, by PyTorch's operations."""
+    z = x if scale == 1 else x * scale
+    z = z if bias is None else z + bias
+    z = z if mask is None else z.masked_fill(mask, -torch.inf)
+    z = z.masked_fill(_causal_mask(x), -torch.inf) if causal else z
+    return _builtin(log)(z, -1, dtype)
+
+
+def _causal_mask(x: Tensor) -> Tensor:
+    """Return the causal mask of the last two dimensions: True for columns after the row's number.
+    x with one dimension is the first row."""
+    queries = x.shape[-2] if x.dim() > 1 else 1
+    hidden = torch.ones(queries, x.shape[-1], dtype=torch.bool, device=x.device).triu(1)
+    return hidden if x.dim() > 1 else hidden[0]
+
+
+def _composed_loss(x: Tensor, target: Tensor, ignore, smoothing, z_loss, reduction) -> Tensor:
+    loss = functional.cross_entropy(
+        *(x, target), ignore_index=ignore, label_smoothing=smoothing, reduction=reduction
+    )
+    if not z_loss:
+        return loss
+    if target.is_floating_point():
+        raise ValueError("z_loss needs a target of classes, not of probabilities")
+    more = torch.logsumexp(x.float(), 1 if x.dim() > 1 else 0) ** 2 * z_loss
+    more = torch.where(target != ignore, more, 0)  # not a product: ignored rows may be inf
+    if reduction == "none":
+        return loss + more.to(loss.dtype)
+    more = more.sum() / (target != ignore).sum() if reduction == "mean" else more.sum()
+    return loss + more.to(loss.dtype)
+
+
+# ---- operators: logarithm and fused softmax ------------------------------------------------------
+
+
+def _run_log_softmax(x: Tensor, dim: int) -> Tensor:
+    return _eager(x, dim, True)
+
+
+def _log_softmax_gradient(ctx, dy: Tensor) -> tuple:
+    (y,) = ctx.saved_tensors
+    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, True, False, False, 0.0, None), None
+
+
+def _run_fused(
+    x: Tensor, mask, bias, scale: float, causal: bool, log: bool, wide: bool, p: float, seed
+) -> Tensor:
+    if p and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{NAME} does not support dropout in a CUDA graph, which would drop the same elements "
+            "at each replay"
+        )
+    y = torch.empty(x.shape, dtype=torch.float32 if wide else x.dtype, device=x.device)
+    if x.numel() == 0:
+        return y
+    if causal and mask is not None:
+        mask, causal = mask | _causal_mask(x), False
+    drops = p > 0 and _drops(x, DTYPES[x.dtype], wide)
+    features = {"MASK": 1 if mask is not None else 2 * causal, "BIAS": int(bias is not None)}
+    features |= {"LOG": int(log), "WIDE": int(wide), "DROPOUT": int(drops)}
+    numbers, arrays = {"scale": scale}, []
+    if mask is not None:
+        kept, numbers["mask_rows"], numbers["mask_repeat"] = rows_of(mask.shape, x.shape, True)
+        hidden = _packed(mask.expand(*kept))
+        numbers["mask"] = hidden.data_ptr()
+        arrays.append(hidden)  # keeps it alive until the launch
+    if causal:
+        numbers |= {"mask_rows": x.shape[-2] if x.dim() > 1 else 1, "mask_repeat": 1}
+    if bias is not None:
+        kept, numbers["bias_rows"], _ = rows_of(bias.shape, x.shape, False)
+        added = _packed(bias.expand(*kept))
+        numbers["bias"] = added.data_ptr()
+        arrays.append(added)
+    if drops:
+        numbers |= {"p": p, "seed": int(seed)}
+    try:
+        launch = _launch(x, "scaled_softmax", -1, features, " ".join(numbers))
+    except Refused:  # rows that are short, too long or not whole packs, or an old GPU
+        if drops:
+            raise
+        y = _composed(x, mask, bias, scale, causal, log, y.dtype).contiguous()
+    else:
+        x = _packed(x)
+        with torch.cuda.device(x.device):
+            launch(x.data_ptr(), y.data_ptr(), _stream(x), *numbers.values())
+    return _dropped(y, p, seed) if p and not drops else y
+
+
+def _fake_fused(x, mask, bias, scale, causal, log, wide, p, seed) -> Tensor:
+    _fake_softmax(x, -1)
+    return x.new_empty(x.shape, dtype=torch.float32 if wide else x.dtype)
+
+
+def _keep_fused(ctx, inputs: tuple, output: Tensor) -> None:
+    x, mask, bias, ctx.scale, ctx.causal, ctx.log, ctx.wide, ctx.p, seed = inputs
+    ctx.dtype, ctx.bias_shape = x.dtype, None if bias is None else bias.shape
+    ctx.save_for_backward(x if ctx.p else output, mask, seed, bias if ctx.p else None)
+
+
+def _fused_gradient(ctx, dy: Tensor) -> tuple:
+    y, mask, seed, bias = ctx.saved_tensors
+    by_bias, scale, from_x = ctx.needs_input_grad[2], ctx.scale, False
+    if ctx.p:  # y is x: the result was not kept, and softmax cannot be recovered from it
+        from_x = mask is bias is None and not ctx.causal and not ctx.wide and scale == 1
+        if not from_x:
+            options = scale, ctx.causal, False, ctx.wide, 0.0, None
+            y = _operator("scaled_masked_softmax")(y, mask, bias, *options)
+    back = _operator("softmax_backward")
+    options = ctx.log, from_x, ctx.wide, ctx.p, seed
+    dx = back(y, dy, -1, 1.0 if by_bias else scale, *options).to(ctx.dtype)
+    if ctx.log and mask is not None:
+        dx = dx.masked_fill(mask, 0)
+    if ctx.log and ctx.causal:
+        dx = dx.masked_fill(_causal_mask(dx), 0)
+    dbias = dx.sum_to_size(ctx.bias_shape) if by_bias else None
+    if by_bias and scale != 1:
+        dx = dx * scale
+    return dx, None, dbias, *[None] * 6
+
+
+# ---- operators: cross-entropy --------------------------------------------------------------------
+
+
+def _run_loss(
+    x: Tensor, target: Tensor, ignore_index: int, smoothing: float, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row, and its statistics: the maximum m and log(sum(exp(x - m)))."""
+    loss, statistics = _fake_loss(x, target)
+    if x.numel() == 0:  # without columns no target is a class
+        loss = loss.fill_(0).masked_fill(target != ignore_index, torch.nan)
+        return loss, statistics.fill_(-torch.inf)
+    given = "loss statistics ignore_index smoothing z_loss"
+    launch = _launch(x, "cross_entropy", -1, {}, given)
+    x, target = x.contiguous(), _packed(target)
+    with torch.cuda.device(x.device):
+        arrays = x.data_ptr(), target.data_ptr(), _stream(x), loss.data_ptr()
+        launch(*arrays, statistics.data_ptr(), ignore_index, smoothing, z_loss)
+    return loss, statistics
+
+
+def _fake_loss(x: Tensor, target: Tensor, *_) -> tuple[Tensor, Tensor]:
+    rows = x.shape[:-1]
+    return tuple(x.new_empty(shape, dtype=torch.float32) for shape in (rows, (*rows, 2)))
+
+
+def _run_loss_backward(
+    x: Tensor, target: Tensor, statistics: Tensor, dloss: Tensor, ignore_index, smoothing, z_loss
+) -> Tensor:
+    if statistics.shape != (*target.shape, 2):
+        raise ValueError(
+            "the gradient of cross-entropy needs both statistics per row, of shape "
+            f"{(*target.shape, 2)}, not {tuple(statistics.shape)}; their sum lse is not enough"
+        )
+    dx = _like(x)
+    if x.numel():
+        given = "statistics dloss dx ignore_index smoothing z_loss"
+        launch = _launch(x, "cross_entropy_backward", -1, {}, given)
+        x = x.contiguous()
+        target, statistics, dloss = map(_packed, (target, statistics, dloss))
+        with torch.cuda.device(x.device):
+            arrays = x.data_ptr(), target.data_ptr(), _stream(x), statistics.data_ptr()
+            launch(*arrays, dloss.data_ptr(), dx.data_ptr(), ignore_index, smoothing, z_loss)
+    return dx
+
+
+def _fake_loss_backward(x: Tensor, *_) -> Tensor:
+    return _like(x)
+
+
+def _keep_loss(ctx, inputs: tuple, output: tuple) -> None:
+    x, target, *ctx.options = inputs
+    ctx.save_for_backward(x, target, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _loss_gradient(ctx, dloss: Tensor, _) -> tuple:
+    x, target, statistics = ctx.saved_tensors
+    dx = _operator("cross_entropy_backward")(x, target, statistics, dloss, *ctx.options)
+    return dx, None, None, None, None
+
+
+_LOSS = "int ignore_index, float smoothing, float z_loss"
+_register(
+    "log_softmax(Tensor x, int dim) -> Tensor",
+    *(_run_log_softmax, _fake_softmax, _keep_softmax, _log_softmax_gradient),
+)
+_register(
+    "scaled_masked_softmax(Tensor x, Tensor? mask, Tensor? bias, float scale, bool causal, "
+    "bool log, bool wide, float p, Tensor? seed) -> Tensor",
+    *(_run_fused, _fake_fused, _keep_fused, _fused_gradient),
+)
+_register(
+    f"cross_entropy(Tensor x, Tensor target, {_LOSS}) -> (Tensor loss, Tensor statistics)",
+    *(_run_loss, _fake_loss, _keep_loss, _loss_gradient),
+)
+_register(
+    "cross_entropy_backward(Tensor x, Tensor target, Tensor statistics, Tensor dloss, "
+    f"{_LOSS}) -> Tensor",
+    *(_run_loss_backward, _fake_loss_backward, _keep_nothing, _no_second_derivative),
+)
