@@ -21,13 +21,18 @@ from .catalogue.header import header
 from .catalogue.registry import source, with_hints
 from .catalogue.tuned import load_tuned
 from .exercises import grade
-from .measure.comparison import comparison_cases, comparison_origin, load_comparisons
+from .measure.comparison import (
+    comparison_cases,
+    comparison_origin,
+    load_comparisons,
+    load_unseen,
+    unseen_lines,
+)
 from .measure.pipelines import ORDINARY, pipeline_cases
 from .measure.profiler.numerics import numerics
 from .measure.profiler.sass import loads_in_a_row, opcodes, sass
 from .measure.records import load_record, predictions
 from .page import draw, profile, show
-from .page.comparison_text import OUTSIDE
 from .page.predict import predict
 from .page.profile import unfused_launches
 from .page.replay import timings
@@ -41,7 +46,6 @@ from .simt import CompileError
 __all__ = [
     "FEW_SHAPES",
     "ORDINARY",
-    "OUTSIDE",
     "REFERENCE_SHAPE",
     "CompileError",
     "bind",
@@ -57,6 +61,7 @@ __all__ = [
     "load_comparisons",
     "load_record",
     "load_tuned",
+    "load_unseen",
     "loads_in_a_row",
     "make_input",
     "numerics",
@@ -75,5 +80,6 @@ __all__ = [
     "timings",
     "ulp",
     "unfused_launches",
+    "unseen_lines",
     "with_hints",
 ]

@@ -8,22 +8,18 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 EARLIER: frozenset[str] = frozenset()  # in steps.jsonl and pipelines.jsonl
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
-# Files some of whose profiled launches, though not code, are of an earlier rule.
-LAUNCHED_EARLIER = frozenset({"07_warp"})
-# Files whose profiler data are of an earlier version.
-PROFILED_EARLIER = frozenset(
-    {
-        *("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_any_length", "12_fused"),
-        *("11_short_rows", "14_backward", "variants/08_shared"),
-    }
-)
+# File of profiler data -> kernels whose data in it are of an earlier version or launch.
+PROFILED_EARLIER = {
+    "sass": frozenset({"11_any_length", "11_short_rows"}),
+    "sanitizer": frozenset(
+        {
+            *("07_warp", "08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_any_length"),
+            *("11_short_rows", "12_fused", "14_backward", "variants/08_shared"),
+        }
+    ),
+}
 # Notebooks that show such data.
-SHOWN_EARLIER = frozenset(
-    {
-        *("07_waiting_loads", "08_evict_last", "09_many_rows"),
-        *("09_microseconds", "10_instructions", "10_sixteen_bit", "11_any_row"),
-    }
-)
+SHOWN_EARLIER: frozenset[str] = frozenset()
 # Files with cases in comparison.jsonl or calls.jsonl of an earlier version or launch.
 COMPARED_EARLIER = frozenset(
     {

@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -25,25 +26,30 @@ from ..measure.baselines import BASELINES
 from ..measure.comparison import (
     COPIES,
     DTYPES,
+    SLOWER,
     TOLERANCE,
     Comparison,
+    Unseen,
     around_cases,
     best_copies,
     best_copy,
     comparison_cases,
     load_comparisons,
+    load_unseen,
 )
 from ..measure.records import load_record, predictions, recorded_steps, series
 from ..page.comparison_text import (
-    OUTSIDE,
     around_block,
     cases_alone,
     comparison_block,
     every_case,
     every_case_path,
+    recorded_by,
+    relative,
     score,
+    unseen_block,
 )
-from ..page.draw.comparison import save_speedups
+from ..page.draw.comparison import of_speedups, of_unseen
 from ..page.draw.step import A_COPY, COPY, eager, save_series
 from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
@@ -53,6 +59,7 @@ PLOT = folder_of(REFERENCE_GPU) / "series.png"
 NO_URL = "<the address of this repository>"  # in pages until there is one
 AT_THE_LIMIT = 6  # the first step that is about as fast as a copy
 EDITED = "measured before an edit of the kernel"
+UNSEEN = folder_of(REFERENCE_GPU) / "unseen.png"
 SPEEDUPS = {dtype: folder_of(REFERENCE_GPU) / f"speedup-{dtype}.png" for dtype in DTYPES}
 GENERATED = re.compile(
     r"(<!-- begin (\w+): made by make notebooks -->\n).*?(<!-- end -->)", re.DOTALL
@@ -101,6 +108,7 @@ def wanted_texts() -> dict[str, str]:
         "summary": summary_block(),
         "questions": questions_block(),
         "steps": steps_block(),
+        "unseen": unseen_block(UNSEEN),
         "comparison": comparison_block(SPEEDUPS),
         "around": around_block(),
     }
@@ -172,7 +180,9 @@ def summary_block() -> str:
         *titles, last = (baseline.title for baseline in BASELINES.values())
         best = f"the best of {', '.join(titles)} and {last}"
         lines += [
-            f"- **Softmax against {best}.** {verdicts(cases_alone(recorded))} {OUTSIDE}",
+            *unseen_summary(),
+            f"- **Softmax against {best}.** {verdicts(cases_alone(recorded))} The kernels were "
+            "developed on these shapes.",
             f"- **Fused and related operations.** {verdicts(around_cases(recorded))}",
             "",
             f"*Ahead* means faster by more than {TOLERANCE:.0%}, beyond run-to-run variation. The "
@@ -180,6 +190,32 @@ def summary_block() -> str:
             "times softmax between a producer and a consumer kernel.",
         ]
     return "\n".join(lines)
+
+
+def unseen_summary() -> list[str]:
+    """The headline of the comparison: problems drawn at random, and a picture of them."""
+    if not (cases := recorded_by(load_unseen)):
+        return []
+    names = dict.fromkeys(name for case in cases for name in case.timed if name in BASELINES)
+    titles = ", ".join(BASELINES[name].title for name in names)
+    return [
+        f"- **Softmax on {len(cases)} shapes drawn at random**, after tuning, against the best of "
+        f"{titles}: {unseen_score(cases)} ([each loss](docs/comparison.md)).",
+        "",
+        f"![Speedup over the best baseline on shapes drawn at random]({relative(UNSEEN)})",
+        "",
+    ]
+
+
+def unseen_score(cases: list[Unseen]) -> str:
+    """ "112 ahead, 21 level, 15 slower, of which 9 count as lost, the worst by 20%"."""
+    counts = Counter(case.verdict for case in cases)
+    slower = counts[SLOWER] + counts["LOSS"]
+    text = f"{counts['ahead']} ahead, {counts['level']} level, {slower} slower"
+    if counts["LOSS"]:
+        worst = min(case.speedup for case in cases if case.verdict == "LOSS")
+        text += f", of which {counts['LOSS']} count as lost, the worst by {1 - worst:.1%}"
+    return text
 
 
 def verdicts(cases: list[Comparison]) -> str:
@@ -264,8 +300,19 @@ def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
             shown = [
                 (case.shape, case.verdict, f"{case.speedup:.3f}", case.marks) for case in cases
             ]
-            found[path] = (digest_of(shown), partial(save_speedups, cases=cases))
+            found[path] = (digest_of(shown), partial(save, of_speedups, cases))
+    if cases := recorded_by(load_unseen):
+        data = [(*one.shape, one.dtype, one.samples_us[one.step], one.verdict) for one in cases]
+        found[UNSEEN] = digest_of(data), partial(save, of_unseen, cases)
     return found
+
+
+def save(draw: Callable[..., tuple], cases: list[Comparison], path: Path, **options) -> None:
+    """Save what `draw` draws of the cases, without a screen; `options` are those of `savefig`."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    draw(cases)[0].savefig(path, **options)
 
 
 def plot_digest() -> str:

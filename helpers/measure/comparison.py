@@ -300,6 +300,13 @@ def load_comparisons(gpu: str | None = None) -> list[Comparison]:
 
 
 @checked
+def load_unseen(gpu: str | None = None) -> list[Unseen]:
+    """The problems drawn at random that were compared on a GPU, in the order of the draw. Raises as
+    `store.read`."""
+    return store.read(Unseen, gpu)
+
+
+@checked
 def comparison_cases(dtype: str, gpu: str | None = None) -> list[Comparison]:
     """The recorded cases of a dtype in the order of `COMPARED_SHAPES`; raises as
     `load_comparisons`."""

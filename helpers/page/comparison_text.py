@@ -26,6 +26,8 @@ from ..measure.comparison import (
     comparison_origin,
     explained_marks,
     load_comparisons,
+    load_unseen,
+    unseen_lines,
     versions_of,
 )
 from ..measure.pipelines import TIES, Pipeline, load_pipelines, pipeline_cases
@@ -36,13 +38,6 @@ from ..simt.words import counted
 
 WORDS = {"LOSS": "lost"}  # of a verdict
 LESS_PRECISE_MARK = "~"  # after the name of a baseline
-# What the score omits: the records do not contain these measurements.
-OUTSIDE = (
-    "The kernels were developed on these shapes. Two measurements made outside this project, "
-    "before plans were tuned over a grid of shapes, timed other ones: our kernel was slower than "
-    "the best library at 15 of 68 chosen shapes and at 28 of 200 random ones, by 1.1% to 23%, "
-    "mostly where a row has 3, 5, 7 or 9 times a power of two columns."
-)
 
 
 def comparison_block(pictures: Mapping[str, Path]) -> str:
@@ -54,12 +49,17 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         return "No comparison with them is recorded yet."
     shown = cases_alone(recorded)
     lines = [
-        f"![Speedup over the best baseline, over rows and columns, {dtype}]"
-        f"({path.relative_to(ROOT).as_posix()})"
+        f"![Speedup over the best baseline, over rows and columns, {dtype}]({relative(path)})"
         for dtype, path in pictures.items()
         if comparison_cases(dtype)
     ]
-    lines += ["", f"{score(shown)} {OUTSIDE}", "", *family_table(recorded), ""]
+    lines += [
+        "",
+        f"{score(shown)} The kernels were developed on these shapes.",
+        "",
+        *family_table(recorded),
+        "",
+    ]
     lines += [*baselines_table(recorded, shown), ""]
     explained = "".join(f" {line}." for line in explained_marks(shown))
     now = versions_of(everything)  # those that `comparison_origin` says
@@ -78,9 +78,24 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         PRECISION,
         "",
         *pipelines(BACK_TO_BACK, alone),
-        f"[Every case, a line each]({every_case_path().relative_to(ROOT).as_posix()})",
+        f"[Every case, a line each]({relative(every_case_path())})",
     ]
     return "\n".join(lines)
+
+
+def unseen_block(picture: Path) -> str:
+    """The comparison at problems drawn at random: the picture, then the losses first."""
+    cases = recorded_by(load_unseen)
+    if not cases:
+        return "No problem drawn at random is recorded yet."
+    image = f"![Speedup over the best baseline at problems drawn at random]({relative(picture)})"
+    lines = [f"- {line[:1].upper()}{line[1:]}." for line in unseen_lines(cases)]
+    return "\n".join([image, "", *lines])
+
+
+def relative(path: Path) -> str:
+    """The path from the root of the repository."""
+    return path.relative_to(ROOT).as_posix()
 
 
 def recorded_by(load: Callable[[], list]) -> list:

@@ -30,6 +30,7 @@ def rows_of(block: str) -> dict[str, list[str]]:
 def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(figures, "SPEEDUPS", {"float32": tmp_path / "lead.png"})
     monkeypatch.setattr(figures, "PLOT", tmp_path / "series.png")
+    monkeypatch.setattr(figures, "UNSEEN", tmp_path / "unseen.png")
     drawn = []
     monkeypatch.setattr(figures, "save_series", lambda path, **_: drawn.append(path.name))
     monkeypatch.setattr(figures, "wanted_texts", dict)
@@ -165,7 +166,7 @@ def test_every_generated_part_stands_on_one_page() -> None:
         for page in figures.PAGES
         for _, name, _ in figures.GENERATED.findall(page.read_text("utf-8"))
     ]
-    assert sorted(found) == ["around", "comparison", "questions", "steps", "summary"]
+    assert sorted(found) == ["around", "comparison", "questions", "steps", "summary", "unseen"]
 
 
 def test_summary_names_the_step_farthest_from_a_copy(steps_elsewhere, monkeypatch) -> None:

@@ -21,7 +21,7 @@ The modules, lowest first:
 """
 
 from .charts import bars, curves, heat
-from .comparison import baselines, not_ahead, speedups
+from .comparison import baselines, not_ahead, speedups, unseen
 from .ledger import ledger
 from .life import life
 from .machine import machine
@@ -51,4 +51,5 @@ __all__ = [
     "series",
     "speedups",
     "step",
+    "unseen",
 ]

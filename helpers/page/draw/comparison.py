@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...base.arguments import checked
 from ...measure.baselines import BASELINES
 from ...measure.baselines import title as title_of
-from ...measure.comparison import SLOWER, Comparison
+from ...measure.comparison import SLOWER, Comparison, Unseen
 from ...problem.shapes import FEW_SHAPES
 from ...simt.words import counted
 from . import charts, labels, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 OURS = "ours"
 
@@ -56,6 +59,7 @@ ALL = "2^28\nin all"  # one column for matrices of 2^28 elements, whose numbers 
 # Fill colours where we are not ahead; otherwise blue.
 LEVEL, BEHIND, LOST, NONE = "#E4E4E4", "#FADCB8", "#F0A860", "#222222"
 FILLS = {"level": LEVEL, SLOWER: BEHIND, "LOSS": LOST}
+NAMES = {"ahead": "ahead", "level": "level", SLOWER: "level, slower", "LOSS": "lost"}
 FAR = 2.0  # the speedup above which the blue stays the same
 
 
@@ -67,19 +71,11 @@ def speedups(cases: Sequence[Comparison]) -> None:
 
     The cases should be of one dtype. Raises `ValueError` if there are none.
     """
-    figure, title = _speedups(cases)
+    figure, title = of_speedups(cases)
     style.finish(figure, title, says(cases))
 
 
-def save_speedups(path: Path, cases: Sequence[Comparison], **options) -> None:
-    """Save the same figure without a screen; `options` are those of matplotlib's `savefig`."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    _speedups(cases)[0].savefig(path, **options)
-
-
-def _speedups(cases: Sequence[Comparison]):
+def of_speedups(cases: Sequence[Comparison]) -> tuple[Figure, str]:
     """Return (figure, title), with one line per number of columns."""
     if not cases:
         raise ValueError("no cases to draw")
@@ -118,6 +114,66 @@ def _blue(speedup: float) -> tuple[float, ...]:
 
     dark = math.log(min(max(speedup, 1.0), FAR)) / math.log(FAR)
     return mpl.colormaps["Blues"](0.2 + 0.7 * dark)
+
+
+# ---- problems drawn at random -------------------------------------------------------------------
+
+WON = "#2A6DB0"  # dots where we are ahead
+
+
+@checked
+def unseen(cases: Sequence[Unseen]) -> None:
+    """Draw a dot for each problem drawn at random, over the size of x: above, our speedup over the
+    best baseline, blue where we are ahead, grey where level, pale orange where level but slower,
+    orange where lost; below, our fraction of copy bandwidth.
+
+    Raises `ValueError` if there are none.
+    """
+    figure, title = of_unseen(cases)
+    counts = Counter(case.verdict for case in cases)
+    said = f"Of {counted(len(cases), 'problem')} drawn at random: ahead {counts['ahead']}, level "
+    said += f"{counts['level']}, {SLOWER} {counts[SLOWER]}, lost {counts['LOSS']}."
+    style.finish(figure, title, said)
+
+
+def of_unseen(cases: Sequence[Unseen]) -> tuple[Figure, str]:
+    """Return (figure, title) of `unseen`."""
+    import matplotlib as mpl
+
+    shown = [case for case in cases if case.verdict in (*FILLS, "ahead") and case.best_baseline]
+    if not shown:
+        raise ValueError("no cases to draw")
+    losses = sum(case.verdict == "LOSS" for case in shown)
+    title = f"{counted(len(shown), 'problem')} drawn at random: ours loses at {losses}"
+    with style.styled_figure(5.2, layout="constrained") as figure:
+        above, below = figure.subplots(2, 1, sharex=True)
+    dots = {"ahead": WON, **FILLS, "level": style.GREY}
+    for verdict, color in dots.items():
+        found = [case for case in shown if case.verdict == verdict]
+        at = [case.rows * case.problem.row_bytes / 1e6 for case in found]
+        lost = verdict == "LOSS"
+        look = {"color": color, "markersize": 6 if lost else 4, "zorder": 4 if lost else 3}
+        look |= {"markeredgecolor": style.BLACK if lost else color}
+        for axes, values in (
+            (above, [case.speedup for case in found]),
+            (below, [case.share(case.step) for case in found]),
+        ):
+            axes.plot(at, values, "o", **look)
+    above.set_xscale("log")
+    above.set_yscale("log")
+    ticks = [0.8, 1, 1.25, 1.5, 2, 3, 5]
+    above.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    above.minorticks_off()
+    above.set_ylabel("speedup over the best baseline")
+    below.set_ylabel("fraction of copy bandwidth")
+    below.set_xlabel("size of x, MB")
+    below.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
+    for axes in (above, below):
+        axes.axhline(1, color=style.BLACK, linestyle="--", linewidth=1.5)
+    handles = [mpl.patches.Patch(color=dots[verdict], label=NAMES[verdict]) for verdict in dots]
+    above.legend(handles=handles, loc="upper right", frameon=False, ncols=4)
+    style.head(figure, title)
+    return figure, title
 
 
 # ---- where we are not ahead --------------------------------------------------------------------

@@ -29,9 +29,9 @@ from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_input, poisoned
 from helpers.simt import NSIGHT_METRICS, Trace
 from tests import made_up
-from tests.earlier import LAUNCHED_EARLIER, PROFILED_EARLIER
+from tests.earlier import PROFILED_EARLIER
 
-NOT_CURRENT = PROFILED_EARLIER | LAUNCHED_EARLIER
+EARLIER = frozenset().union(*PROFILED_EARLIER.values())
 UNFUSED_ONE, *COUNTERS = read(NsightCounters)
 VERDICTS = read(SanitizerResult)
 # Larger cases explain the prose; here they would take minutes.
@@ -60,14 +60,13 @@ def compared_cases() -> list[NsightCounters]:
     of_step = {step: [one for one in SMALL if one.step == step] for step in steps()}
     others = {one.step for one in SMALL} - {*of_step}
     of_other = [[one for one in SMALL if one.step == step][:2] for step in sorted(others)]
-    every = itertools.chain(*of_step.values(), *of_other)
-    return [one for one in every if split_trial(one.step).file not in NOT_CURRENT]
+    return [*itertools.chain(*of_step.values(), *of_other)]
 
 
 def current(keys: Iterable) -> list:
     """Those of files that were not edited since; a key without a step is of none."""
     steps = [(key, getattr(key, "step", "00_copy")) for key in keys]
-    return [key for key, step in steps if split_trial(step).file not in NOT_CURRENT]
+    return [key for key, step in steps if split_trial(step).file not in EARLIER]
 
 
 @pytest.mark.parametrize("case", compared_cases(), ids=lambda case: str(case.key))
@@ -146,9 +145,8 @@ def test_profiler_data_are_of_kernels_launches_and_protocol_as_they_are(part) ->
     wanted = part(found[0].run).wanted()
     assert current(one.key for one in found) == current(wanted)
     edited = {split_trial(one.step).file for one in found if one.made_of != wanted.get(one.key)}
-    files = {split_trial(one.step).file for one in found if part is not NumericsFile}
-    expected = (PROFILED_EARLIER if part is SassFile else NOT_CURRENT) & files
-    assert edited == expected, "run make measure ARGS=profile, or correct earlier.py"
+    earlier = PROFILED_EARLIER.get(part.kind.file, frozenset())
+    assert edited == earlier, "run make measure ARGS=profile, or correct earlier.py"
     for one in found:
         assert one.run.device["name"] == "NVIDIA H200"
         assert one.run.protocol == part.protocol
