@@ -96,6 +96,7 @@ class _Strip:
     """The touched sectors side by side, with a gap where memory is omitted."""
 
     def __init__(self, access: WatchedAccess):
+        self.access = access
         first = access.offsets[access.mask] + access.start
         self.piece = min(access.width, 16)  # bytes drawn as one box
         pieces = (first[:, None] + np.arange(0, access.width, self.piece)).reshape(-1)
@@ -144,13 +145,12 @@ def _draw_sectors(axes: Axes, one: Shown, top: float, scale: float) -> None:
         byte = int(access.offsets[lane]) + access.start
         at = place[byte // SECTOR] + (byte % SECTOR + strip.piece / 2) * scale
         _thread(axes, (lane_x[lane], lanes), (at, boxes))
-    _name_bytes(axes, boxes + height, one, strip, left, scale)
+    _name_bytes(axes, boxes + height, strip, scale)
 
 
-def _name_bytes(
-    axes: Axes, top: float, one: Shown, strip: _Strip, left: np.ndarray, scale: float
-) -> None:
+def _name_bytes(axes: Axes, top: float, strip: _Strip, scale: float) -> None:
     """Brackets below the sectors of each 128-byte line, with the offset in the array."""
+    left = strip.left(scale)
     lines = strip.sectors * SECTOR // LINE
     starts = np.flatnonzero(np.r_[True, np.diff(lines) != 0])
     ends = np.r_[starts[1:], len(lines)] - 1
@@ -164,8 +164,8 @@ def _name_bytes(
     for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
         x, right = float(left[first]), float(left[last] + SECTOR * scale)
         axes.plot([x, x, right, right], [top + 3, top + 7, top + 7, top + 3], color=GREY, lw=0.8)
-        byte = int(strip.sectors[first]) * SECTOR - one.access.start
-        text = f"{byte:,}" if first else _place_of(byte, one.access.array or "memory")
+        byte = int(strip.sectors[first]) * SECTOR - strip.access.start
+        text = f"{byte:,}" if first else _place_of(byte, strip.access.array or "memory")
         x = right - _width(text) - 2 if regular and first else x
         if free <= x <= PAGE - _width(text):
             axes.text(x, top + 18, text, **NOTE, **FONT_PLACED)
@@ -276,24 +276,25 @@ def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
         between = LEFT + np.arange(1, BANKS) * PITCH
         axes.vlines(between, y, y + PITCH, color=PALE, linewidth=0.5, zorder=1)
         for bank, served in turns[number].items():
-            _served(axes, y, bank, words, served, turns[number])
+            full = bank + 1 in turns[number] or bank == BANKS - 1
+            _served(axes, Box(LEFT + bank * PITCH, y, words * PITCH, PITCH), served, full)
         if number + 1 in behind_groups[:-1]:
             axes.plot([LEFT - 50, PAGE - EDGE], [y + PITCH] * 2, color=DARK, linewidth=1)
 
 
-def _served(axes: Axes, y: float, bank: int, words: int, lanes: list[int], turn: Turn) -> None:
-    """A word, or several in neighbouring banks, and the lanes that receive it."""
-    x, width = LEFT + bank * PITCH, words * PITCH
+def _served(axes: Axes, box: Box, lanes: list[int], full: bool) -> None:
+    """A word, or several in neighbouring banks, and the lanes that receive it; `full` if there is
+    no space next to it."""
     text, fill = (str(lanes[0]), BLUE) if len(lanes) == 1 else (f"×{len(lanes)}", GREEN)
-    rectangle(axes, Box(x, y, width, PITCH), fill, "white", 0.8)
-    style = {**NOTE, "color": ink_on(fill), "ha": "center"}
-    if _width(text) <= width:
-        axes.text(x + width / 2, y + PITCH / 2, text, **style)
-    elif bank + 1 in turn or bank == BANKS - 1:  # no space next to it
-        axes.text(x + width / 2, y + PITCH / 2, str(len(lanes)), **style)
-    else:
-        rectangle(axes, Box(x + width, y + 1, _width(text) + 6, PITCH - 2), "white", **FONT_PLACED)
-        axes.text(x + width + 3, y + PITCH / 2, text, **{**NOTE, "color": ink(GREEN)})
+    rectangle(axes, box, fill, "white", 0.8)
+    fits = _width(text) <= box.width
+    if fits or full:
+        style = {**NOTE, "color": ink_on(fill), "ha": "center"}
+        axes.text(box.x + box.width / 2, box.middle, text if fits else str(len(lanes)), **style)
+        return
+    beside = Box(box.right, box.y + 1, _width(text) + 6, PITCH - 2)
+    rectangle(axes, beside, "white", **FONT_PLACED)
+    axes.text(box.right + 3, box.middle, text, **{**NOTE, "color": ink(GREEN)})
 
 
 def _say_banks(shown: Sequence[Shown]) -> str:

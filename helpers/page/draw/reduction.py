@@ -336,7 +336,7 @@ def _draw(found: Reduction, block: str) -> None:
     if not found.levels:
         dots = {(0, thread) for thread in range(found.threads)}
         words(axes, LEFT, rows[0] + 28, "no value goes from one thread to another", color=DARK)
-    _nodes(axes, dots, values, at, rows, pitch)
+    _nodes(axes, dots, values, at, rows)
     _labels(axes, found.levels, rows, [y for y, _ in lines])
     finish(axes.figure, title, _sentence(found, block))
 
@@ -415,8 +415,9 @@ def _labels(axes, levels: list[Level], rows: list[float], barriers: list[float])
             axes.plot(xs, [top + 3, top + 3, bottom, bottom], color=color, linewidth=1)
 
 
-def _nodes(axes, dots: Iterable[tuple[int, int]], values: dict, at, rows, pitch: float) -> None:
+def _nodes(axes, dots: Iterable[tuple[int, int]], values: dict, at, rows) -> None:
     """The values of threads: a box with a value, or a dot."""
+    pitch = at(1) - at(0)
     empty = sorted(dot for dot in dots if dot not in values)
     size = min(5.5, max(1.2, 0.35 * pitch))
     style = {"color": BLUE, "linestyle": "", "markeredgewidth": 0, "zorder": 4}
