@@ -10,7 +10,9 @@ import difflib
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from ..base.arguments import checked
@@ -129,16 +131,15 @@ def diff(old: str, new: str) -> None:
         Rich(f"no line of code differs between {names[0]} and {names[1]}").display()
         return
     summary = f"what changed from {names[0]} to {names[1]}: {counted(come, 'line')} new, {go} gone"
-    pieces: list[list[Line]] = []
-    for line in changes:
-        if line.startswith("@@"):
-            pieces.append([])
+    plain, page = [f"--- {names[0]}", f"+++ {names[1]}"], ""
+    for begins, piece in groupby(changes, key=lambda line: line.startswith("@@")):
+        if begins:
+            plain.append("@@")
         else:
-            pieces[-1].append(Line(None, line[1:], line[:1]))
-    plain = [f"--- {names[0]}", f"+++ {names[1]}"]
-    for piece in pieces:
-        plain += ["@@", *(part for line in piece for part in _wrapped(line.mark + line.text))]
-    Rich("\n".join(plain), details(summary, "".join(map(code_html, pieces)))).display()
+            lines = [Line(None, line[1:], line[:1]) for line in piece]
+            plain += [part for line in lines for part in _wrapped(line.mark + line.text)]
+            page += code_html(lines)
+    Rich("\n".join(plain), details(summary, page)).display()
 
 
 def findings(trace: Trace, most: int = 2) -> None:
@@ -243,16 +244,10 @@ def _read(name_or_code: str) -> _Text:
     ]
     bare = [STRINGS.sub('""', re.sub(r"^\s*#.*", ";", line)) for line in code]
     title = file
-    if is_code and whole.startswith("#line") and _differs(whole, file.removeprefix("kernels/")):
-        title += " as edited"
+    if is_code and whole.startswith("#line"):
+        with suppress(FileNotFoundError):
+            title += " as edited" * (whole != source(file.removeprefix("kernels/")))
     return _Text(file, title, min(own), lines, code, bare, dict(includes))
-
-
-def _differs(whole: str, name: str) -> bool:
-    try:
-        return whole != source(name)
-    except FileNotFoundError:
-        return False
 
 
 def _name(name_or_code: str) -> str:
@@ -266,19 +261,15 @@ def _included(text: _Text, earlier: Sequence[_Text]) -> Iterator[tuple[str, list
     file that these include, is marked."""
     known = {line for one in earlier for line in _lines_of_includes(one)}
     known |= {line.strip() for one in earlier for line in one.lines}
+
+    def is_new(code: str) -> bool:
+        return bool(earlier and code) and not code.startswith("//") and code not in known
+
     for file, lines in text.includes.items():
         subject = re.match(r"// ([^:.]*)", lines[min(lines)])
         title = file.removeprefix("kernels/")
         title += f": {subject[1][:1].lower()}{subject[1][1:]}" if subject else ""
-        code = (line.strip() for line in lines.values())
-        new = [bool(earlier and re.match(r"(?!//).", line)) and line not in known for line in code]
-        yield (
-            title,
-            [
-                Line(number, line, "+" if is_new else " ")
-                for (number, line), is_new in zip(lines.items(), new, strict=True)
-            ],
-        )
+        yield title, [Line(at, line, " +"[is_new(line.strip())]) for at, line in lines.items()]
 
 
 def _lines_of_includes(text: _Text) -> set[str]:
