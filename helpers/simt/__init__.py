@@ -48,9 +48,9 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     __main__             the same as `python -m simt`
 
 A load, from text to numpy: machine.simulate has compile and parse read `ld.global.f32 %f1, [%rd4]`;
-machine._run has scheduler.basic_blocks make a function `load` of it, by translate.translate and
-memory_instructions.loads_and_stores, and calls scheduler.run_batch for each batch of blocks; that
-calls `load` with the lanes that run, and `load` GlobalMemory.load, which counts, checks, indexes.
+machine._run has a Scheduler make a function `load` of it, by translate.translate and
+memory_instructions.loads_and_stores, and calls its run_batch for each batch of blocks; that calls
+`load` with the lanes that run, and `load` GlobalMemory.load, which counts, checks, indexes.
 What it indexes is a copy: arguments.parameter_bytes has GlobalMemory.allocate make one of each
 array, and write_back brings back what was stored.
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from .analysis import skipped_shared, without_volatile, written
 from .arguments import fill_variables, parameter_bytes, pointers
-from .barriers import Barriers
-from .calls import Calls
 from .checks import (
     argument_names,
     check_argument,
@@ -39,7 +37,7 @@ from .instructions import PtxKernel
 from .parse import entry_named, parse
 from .places import around, citing, own_file
 from .recording import watchable_lines
-from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
+from .scheduler import Hang, Scheduler
 from .sources import implicit
 from .trace import Array, Trace, Watch
 
@@ -302,22 +300,18 @@ def _run(
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Run all batches."""
-    barriers = Barriers(context)
-    calls = Calls(context) if context.kernel.functions else None
-    code_blocks = basic_blocks(context, barriers, calls)
-    context.suspicion.begin = lambda: follow_values(context, code_blocks)
-    executed = [0] * len(code_blocks)  # warps that entered each
-    shape, shared_bytes = context.shape, context.shared.bytes
-    waits = cooperative or any(one.poll for one in code_blocks)
-    resident = shape.resident(shared_bytes) if waits else 0
+    scheduler = Scheduler(context, instruction_limit)
+    context.suspicion.begin = scheduler.follow_values
+    shape, shared_bytes, calls = context.shape, context.shared.bytes, scheduler.calls
+    resident = shape.resident(shared_bytes) if cooperative or scheduler.waits else 0
     per_thread = context.local.bytes + context.arguments.bytes + (calls.bytes if calls else 0)
     for batch in shape.batches(shared_bytes + shape.threads * per_thread, resident):
         try:
-            run_batch(context, batch, code_blocks, barriers, calls, executed, instruction_limit)
+            scheduler.run_batch(batch)
         except Hang as hang:
             context.report("hang", hang.instruction, hang.reason, hang.slots)
             break
         if progress:
             progress(batch.first + batch.count, shape.blocks)
     context.suspicion.begin = None  # no cycle of objects is left
-    count_instructions(context, code_blocks, executed)
+    scheduler.count_instructions()

@@ -10,6 +10,7 @@ another thread has stored something there, let all others go first: blocks and w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,21 +32,27 @@ STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anythin
 PATIENCE = 10_000  # the same, where threads also count rounds or look at a clock: they may give up
 
 
+# The threads that jump, and those that go on; None for nobody.
+Parted = tuple[np.ndarray | None, np.ndarray | None]
+
+
 @dataclass
 class BasicBlock:
-    """Instructions that run one after the other; only the last may branch."""
+    """Instructions that run one after the other; only the last may branch, or wait for others."""
 
+    number: int
     first: int
     size: int
     steps: list[Step]
-    branch: Instruction | None
+    # What the last one does; it returns None if it has put all threads where they wait.
+    end: Callable[[Scheduler, BasicBlock, Lanes], Parted | None]
+    branch: Instruction | None = None
     target: int | None = None  # basic block that a taken branch goes to; None: it returns
     guard: Reader | None = None  # the predicate of the branch; None if it is always taken
-    waits: bool = False  # behind the steps, threads wait for one another
     poll: Poll | None = None  # the branch closes a loop that ends once this reads otherwise
     table: tuple[Reader, list[int]] | None = None  # of a switch: the case, basic block of each
-    call: Site | None = None  # it ends in a call of a function that stays one
-    leaves: Function | None = None  # it ends in the return of such a function
+    call: Site | None = None  # of a call of a function that stays one
+    leaves: Function | None = None  # of the return of such a function
 
 
 class Hang(Exception):
@@ -55,55 +62,273 @@ class Hang(Exception):
         self.instruction, self.slots, self.reason = instruction, slots, reason
 
 
-def basic_blocks(context: Context, barriers: Barriers, calls: Calls | None) -> list[BasicBlock]:
-    """Translate the kernel and cut it at branches and labels that branches name."""
-    kernel = context.kernel
-    steps = translate(context, dict.fromkeys(OPCODES, barriers.translate))
-    leaders = {0}
-    for instruction, step in zip(kernel.instructions, steps, strict=True):
-        if step is None:
-            leaders |= {instruction.number + 1, *_targets(kernel, instruction)}
-    starts = sorted(leader for leader in leaders if leader < len(steps))
-    number_of = {start: number for number, start in enumerate(starts)}
-    functions = {one.stop - 1: one for one in kernel.functions}
-    if calls:
-        calls.starts = {one.name: number_of[one.start] for one in kernel.functions}
-    blocks = []
-    for start, stop in zip(starts, [*starts[1:], len(steps)], strict=True):
-        last = kernel.instructions[stop - 1]
-        if steps[stop - 1] is not None:
-            blocks.append(BasicBlock(start, stop - start, steps[start:stop], None))
-            continue
-        block = BasicBlock(start, stop - start, steps[start : stop - 1], None)
-        if last.number in barriers.syncs:
-            barriers.places[len(blocks)] = barriers.syncs[last.number]
-            block.waits = True
-        elif last.opcode == "call":
-            block.branch = last
-            block.call = Site(kernel.calls[last.number], last, number_of[stop])
-            calls.sites[number_of[stop]] = block.call
-        elif last.opcode == "return":
-            block.leaves = functions[last.number]
-        else:
-            targets = [number_of.get(to) for to in _targets(kernel, last)]
-            block.branch = last
-            block.guard = predicate_reader(context, last) if last.guard else None
-            block.poll = context.polls.get(last.number)
-            if last.opcode == "brx":
-                block.table = reader(context, last.operands[0], "u32"), targets
-            elif targets:
-                block.target = targets[0]  # None: a label at the end means return
-        blocks.append(block)
-    return blocks
+class Scheduler:
+    """Runs the batches of a launch. A batch counts as a hang at its first jump back once more than
+    `instruction_limit` instructions were executed (in a kernel that has none, before there are
+    more)."""
 
+    def __init__(self, context: Context, instruction_limit: int):
+        self.context, self.limit = context, instruction_limit
+        self.barriers = Barriers(context)
+        self.calls = Calls(context) if context.kernel.functions else None
+        self.blocks = self._basic_blocks()
+        self.executed = [0] * len(self.blocks)  # warps that entered each
+        self.waits = any(block.poll for block in self.blocks)  # for other blocks of the grid, say
+        self.endless = bool(self.calls) or any(
+            block.table or block.target is not None and block.target <= block.number
+            for block in self.blocks
+        )
 
-def follow_values(context: Context, code_blocks: list[BasicBlock]) -> None:
-    """From now on each instruction passes undefined bits on."""
-    for block in code_blocks:
-        instructions = context.kernel.instructions[block.first :]
-        pairs = zip(block.steps, instructions, strict=False)
-        # In place: the block that runs goes on with them at once.
-        block.steps[:] = [follow(context, one, step) for step, one in pairs]
+    def _basic_blocks(self) -> list[BasicBlock]:
+        """Translate the kernel and cut it at branches and labels that branches name."""
+        context, kernel, barriers = self.context, self.context.kernel, self.barriers
+        steps = translate(context, dict.fromkeys(OPCODES, barriers.translate))
+        leaders = {0}
+        for instruction, step in zip(kernel.instructions, steps, strict=True):
+            if step is None:
+                leaders |= {instruction.number + 1, *_targets(kernel, instruction)}
+        starts = sorted(leader for leader in leaders if leader < len(steps))
+        number_of = {start: number for number, start in enumerate(starts)}
+        functions = {one.stop - 1: one for one in kernel.functions}
+        if self.calls:
+            self.calls.starts = {one.name: number_of[one.start] for one in kernel.functions}
+        blocks = []
+        for start, stop in zip(starts, [*starts[1:], len(steps)], strict=True):
+            last, inside = kernel.instructions[stop - 1], steps[start:stop]
+            block = BasicBlock(len(blocks), start, stop - start, inside, Scheduler._go_on)
+            blocks.append(block)
+            if inside[-1] is not None:
+                continue
+            inside.pop()
+            if last.number in barriers.syncs:
+                barriers.places[block.number] = barriers.syncs[last.number]
+                block.end = Scheduler._meet
+                continue
+            block.branch = last
+            if last.opcode == "call":
+                block.call = Site(kernel.calls[last.number], last, number_of[stop])
+                self.calls.sites[number_of[stop]] = block.call
+                block.end = Scheduler._call
+            elif last.opcode == "return":
+                block.leaves, block.end = functions[last.number], Scheduler._return
+            else:
+                targets = [number_of.get(to) for to in _targets(kernel, last)]
+                block.guard = predicate_reader(context, last) if last.guard else None
+                block.poll = context.polls.get(last.number)
+                block.end = Scheduler._trap if last.opcode == "trap" else Scheduler._branch
+                if last.opcode == "brx":
+                    block.table = reader(context, last.operands[0], "u32"), targets
+                    block.end = Scheduler._switch
+                elif targets:
+                    block.target = targets[0]  # None: a label at the end means return
+        return blocks
+
+    def follow_values(self) -> None:
+        """From now on each instruction passes undefined bits on."""
+        for block in self.blocks:
+            instructions = self.context.kernel.instructions[block.first :]
+            pairs = zip(block.steps, instructions, strict=False)
+            # In place: the block that runs goes on with them at once.
+            block.steps[:] = [follow(self.context, one, step) for step, one in pairs]
+
+    # ---- running ----
+
+    def run_batch(self, batch: Batch) -> None:
+        """Run one batch to its end. Raises `Hang`, also when all threads wait for something that
+        none of them can bring about."""
+        self.context.start_batch(batch)
+        self.barriers.start_batch(batch)
+        if self.calls:
+            self.calls.start_batch(batch)
+        depth = self.calls and self.calls.depth
+        self.waiting, self.polling = (Groups(len(self.blocks), depth) for _ in range(2))
+        self.waiting.add(0, batch.alive)
+        self.spins = [0] * len(self.blocks)
+        self.polls: dict[int, Poll] = {}  # by the basic block that a polling loop begins with
+        self.stale, self.changes = 0, -1
+        self.budget, parked, lanes = self.limit, self.barriers.parked, None
+        while self.waiting or parked or self.polling:
+            if not self.waiting and not self._let_go():
+                continue
+            key = min(self.waiting)
+            mask = self.waiting.pop(key)
+            number = key % self.waiting.step
+            if number == len(self.blocks):
+                continue  # these threads are done
+            whole = not self.waiting and not parked and not self.polling
+            if lanes is None or lanes.mask is not mask or lanes.whole != whole:
+                lanes = Lanes(mask, whole)
+            self._run(lanes, number, key - number)
+        self.context.end_batch()
+
+    def _let_go(self) -> bool:
+        """No thread can run: let go some that wait. Returns whether those that poll are to try
+        again."""
+        parked, polling, context = self.barriers.parked, self.polling, self.context
+        present = np.logical_or.reduce([*parked.values(), *polling.values()])
+        if parked and self.barriers.open(self.waiting, present):
+            return False
+        if not polling:
+            self.barriers.give_up(self.waiting)
+            return False
+        self.stale = self.stale + 1 if context.changes() == self.changes else 0
+        self.changes = context.changes()
+        context.clock += 100 * self.stale  # to nobody's eyes but those that wait for a time
+        polls = {key: self.polls[key % polling.step] for key in polling}
+        alone = all(poll.alone for poll in polls.values())
+        if self.stale > (STALE_ROUNDS if alone else PATIENCE):
+            key = min(polling)
+            raise Hang(polls[key].instruction, polling[key], _explain_wait(context))
+        self.waiting, self.polling = polling, self.waiting
+        return True
+
+    def _run(self, lanes: Lanes, number: int, above: int) -> None:
+        """Run lanes from a basic block straight on, as long as no other group waits at or before
+        the next one. `above` makes a key of a basic block, for these threads."""
+        while True:
+            block = self.blocks[number]
+            if block.size > self.budget and not self.endless:
+                last = self.context.kernel.instructions[block.first + max(self.budget, 0)]
+                raise Hang(last, lanes.mask, _explain_limit(self.limit))
+            self.executed[number] += lanes.warps
+            for step in block.steps:
+                step(lanes)
+            self.context.clock += block.size
+            self.budget -= block.size
+            parted = block.end(self, block, lanes)
+            if parted is None:
+                return
+            taken, staying = parted
+            if taken is not None and block.target in range(number + 1):
+                self._check_jump_back(block, taken)
+                if block.poll and self.spins[number] > SPINS:
+                    self.polls[block.target] = block.poll
+                    self.polling.add(block.target, taken)
+                    if staying is not None:
+                        self.waiting.add(number + 1, staying)
+                    return
+            if taken is not None and staying is not None:
+                self.waiting.add(block.target, taken)
+                self.waiting.add(number + 1, staying)
+                return
+            following, mask = (number + 1, staying) if taken is None else (block.target, taken)
+            if mask is None or following is None or following == len(self.blocks):
+                return  # these threads are done
+            if self.waiting and min(self.waiting) <= following + above:
+                self.waiting.add(following, mask)
+                return
+            number = following
+
+    def _check_jump_back(self, block: BasicBlock, taken: np.ndarray) -> None:
+        """Raise `Hang` for a loop that has no end."""
+        if self.budget < 0:
+            raise Hang(block.branch, taken, _explain_limit(self.limit))
+        if block.target == block.number and not block.steps:
+            reason = (
+                "an endless loop with nothing in it: has the compiler moved a load out of "
+                "it, because volatile or an atomic is missing?"
+            )
+            raise Hang(block.branch, taken, reason)
+        self.spins[block.number] += block.poll is not None
+
+    # ---- ends of basic blocks ----
+
+    def _go_on(self, block: BasicBlock, lanes: Lanes) -> Parted:
+        return None, lanes.mask
+
+    def _meet(self, block: BasicBlock, lanes: Lanes) -> Parted | None:
+        """Threads wait for one another."""
+        passing = self.barriers.arrive(lanes, block.number)
+        if passing is lanes.mask:
+            return None, passing
+        if passing is not None:
+            self.waiting.add(block.number + 1, passing)
+        return None
+
+    def _call(self, block: BasicBlock, lanes: Lanes) -> None:
+        if self.budget < 0:
+            raise Hang(block.branch, lanes.mask, _explain_limit(self.limit))
+        self.calls.enter(block.call, lanes, self.waiting)
+
+    def _return(self, block: BasicBlock, lanes: Lanes) -> None:
+        self.calls.leave(block.leaves, lanes, self.waiting)
+
+    def _switch(self, block: BasicBlock, lanes: Lanes) -> None:
+        """A jump through a table; more than one group of a warp's lanes makes it divergent."""
+        context, (read, targets) = self.context, block.table
+        case = np.broadcast_to(read(), context.slots)
+        mask = lanes.mask
+        if context.suspicion.shadows:
+            register = block.branch.operands[0]
+            context.suspicion.use(context.index[register.name], mask, block.branch)
+        groups = [(targets[int(k)], mask & (case == k)) for k in np.unique(case[mask])]
+        parts = sum(group.reshape(-1, WARP).any(axis=1).astype(int) for _, group in groups)
+        tally = context.tally_of(block.branch)
+        tally.branches += lanes.warps
+        tally.divergent_branches += int(np.count_nonzero(parts > 1))
+        for target, group in groups:
+            self.waiting.add(target, group)
+
+    def _branch(self, block: BasicBlock, lanes: Lanes) -> Parted:
+        """A jump; a return jumps to nowhere."""
+        taken, staying = self._sides(block, lanes)
+        if self.context.watch.follow and taken is not None and block.target is None:
+            self.context.watch.event("end", block.branch, taken)
+        return taken, staying
+
+    def _sides(self, block: BasicBlock, lanes: Lanes) -> Parted:
+        context = self.context
+        if block.guard is None:
+            return lanes.mask, None
+        if context.suspicion.shadows:
+            number = context.index[block.branch.guard[0].name]
+            context.suspicion.use(number, lanes.mask, block.branch)
+        predicate = block.guard()
+        tally = context.tally_of(block.branch)
+        tally.branches += lanes.warps
+        if len(predicate) == 1:
+            return (lanes.mask, None) if predicate[0] else (None, lanes.mask)
+        taken = lanes.mask & predicate
+        count = int(np.count_nonzero(taken))
+        if count == 0:
+            return None, lanes.mask
+        if count == lanes.count:
+            return lanes.mask, None
+        staying = lanes.mask & ~predicate
+        both = taken.reshape(-1, WARP).any(axis=1) & staying.reshape(-1, WARP).any(axis=1)
+        parted = int(np.count_nonzero(both))
+        tally.divergent_branches += parted
+        if block.branch.number in context.parted:
+            context.parted[block.branch.number] += parted
+        return taken, staying
+
+    def _trap(self, block: BasicBlock, lanes: Lanes) -> Parted:
+        """The threads that reach a trap end there."""
+        mask = lanes.mask & block.guard() if block.guard else lanes.mask
+        if not mask.any():
+            return None, lanes.mask
+        message = "the kernel stops itself here: a failed assertion, or __trap()"
+        self.context.report("trap", block.branch, message, mask)
+        if self.context.watch.follow:
+            self.context.watch.event("end", block.branch, mask)
+        staying = lanes.mask & ~mask
+        return mask, staying if staying.any() else None
+
+    # ---- counting ----
+
+    def count_instructions(self) -> None:
+        """Fill in the warp instructions of each line, and the requests that may be more."""
+        context = self.context
+        for block, warps in zip(self.blocks, self.executed, strict=True):
+            for instruction in context.kernel.instructions[block.first : block.first + block.size]:
+                context.tally_of(instruction).warp_instructions += warps
+        for branch, numbers in unrolled_loops(context.kernel).items():
+            for instruction in context.kernel.instructions[numbers.start : numbers.stop]:
+                if instruction.opcode in MEMORY and not {"local", "param"} & {
+                    *instruction.modifiers
+                }:
+                    more = MORE * context.parted[branch]
+                    context.more[instruction.file, instruction.line] += more
 
 
 def _targets(kernel: PtxKernel, instruction: Instruction) -> list[int]:
@@ -119,131 +344,6 @@ def _targets(kernel: PtxKernel, instruction: Instruction) -> list[int]:
     return [kernel.labels[name] for name in names]
 
 
-def run_batch(
-    context: Context,
-    batch: Batch,
-    code_blocks: list[BasicBlock],
-    barriers: Barriers,
-    calls: Calls | None,
-    executed: list[int],
-    instruction_limit: int,
-) -> None:
-    """Run one batch to its end. `executed[k]` counts warps that entered basic block k.
-
-    Raises `Hang` at the first jump back once more than `instruction_limit` instructions were
-    executed (in a kernel that has none, before there are more), and when all threads wait for
-    something that none of them can bring about.
-    """
-    context.start_batch(batch)
-    barriers.start_batch(batch)
-    if calls:
-        calls.start_batch(batch)
-    waiting, polling = (Groups(len(code_blocks), calls and calls.depth) for _ in range(2))
-    waiting.add(0, batch.alive)
-    spins = [0] * len(code_blocks)
-    polls: dict[int, Poll] = {}  # by the basic block that a polling loop begins with
-    stale, changes = 0, -1
-    parked = barriers.parked
-    budget = instruction_limit
-    lanes = None
-    endless = bool(calls) or any(
-        block.table or block.target is not None and block.target <= number
-        for number, block in enumerate(code_blocks)
-    )
-    while waiting or parked or polling:
-        if not waiting:
-            present = np.logical_or.reduce([*parked.values(), *polling.values()])
-            if parked and barriers.open(waiting, present):
-                continue
-            if not polling:
-                barriers.give_up(waiting)
-                continue
-            stale = stale + 1 if context.changes() == changes else 0
-            changes = context.changes()
-            context.clock += 100 * stale  # to nobody's eyes but those that wait for a time
-            places = {key: key % polling.step for key in polling}
-            alone = all(polls[place].alone for place in places.values())
-            if stale > (STALE_ROUNDS if alone else PATIENCE):
-                key = min(polling)
-                poll = polls[places[key]].instruction
-                raise Hang(poll, polling[key], _explain_wait(context))
-            waiting, polling = polling, waiting
-        key = min(waiting)
-        mask = waiting.pop(key)
-        number = key % waiting.step
-        above = key - number  # what makes a key of a basic block, for these threads
-        if number == len(code_blocks):
-            continue  # these threads are done
-        whole = not waiting and not parked and not polling
-        if lanes is None or lanes.mask is not mask or lanes.whole != whole:
-            lanes = Lanes(mask, whole)
-        current = number
-        # Straight on, as long as no other group waits at or before the next basic block.
-        while True:
-            block = code_blocks[current]
-            if block.size > budget and not endless:
-                last = context.kernel.instructions[block.first + max(budget, 0)]
-                raise Hang(last, lanes.mask, _explain_limit(instruction_limit))
-            executed[current] += lanes.warps
-            for step in block.steps:
-                step(lanes)
-            context.clock += block.size
-            budget -= block.size
-            if block.waits:
-                passing = barriers.arrive(lanes, current)
-                if passing is None:
-                    break
-                if passing is not lanes.mask:
-                    waiting.add(current + 1, passing)
-                    break
-            if block.call:
-                if budget < 0:
-                    raise Hang(block.branch, lanes.mask, _explain_limit(instruction_limit))
-                calls.enter(block.call, lanes, waiting)
-                break
-            if block.leaves:
-                calls.leave(block.leaves, lanes, waiting)
-                break
-            if block.table:
-                _switch(context, block, lanes, waiting)
-                break
-            taken, staying = _branch(context, block, lanes)
-            if context.watch.follow and taken is not None and block.target is None:
-                context.watch.event("end", block.branch, taken)
-            if taken is not None and block.target in range(current + 1):
-                if budget < 0:
-                    raise Hang(block.branch, taken, _explain_limit(instruction_limit))
-                if block.target == current and not block.steps:
-                    reason = (
-                        "an endless loop with nothing in it: has the compiler moved a load out of "
-                        "it, because volatile or an atomic is missing?"
-                    )
-                    raise Hang(block.branch, taken, reason)
-                if block.poll:
-                    spins[current] += 1
-                    if spins[current] > SPINS:
-                        polls[block.target] = block.poll
-                        polling.add(block.target, taken)
-                        if staying is not None:
-                            waiting.add(current + 1, staying)
-                        break
-            if taken is not None and staying is None:
-                following, mask = block.target, taken
-            elif taken is None:
-                following, mask = current + 1, staying
-            else:
-                waiting.add(block.target, taken)
-                waiting.add(current + 1, staying)
-                break
-            if mask is None or following is None or following == len(code_blocks):
-                break  # these threads are done
-            if waiting and min(waiting) <= following + above:
-                waiting.add(following, mask)
-                break
-            current = following
-    context.end_batch()
-
-
 def _explain_limit(limit: int) -> str:
     return (
         f"stopped after {limit} instructions of its batch of blocks: an endless loop, or work that "
@@ -255,80 +355,3 @@ def _explain_wait(context: Context) -> str:
     if context.mbarriers.failed:
         return f"this wait never ends: {context.mbarriers.failed}"
     return "it waits for a store that no thread of the blocks that run at once will make"
-
-
-def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: Groups) -> None:
-    """A jump through a table; more than one group of a warp's lanes makes it divergent."""
-    read, targets = block.table
-    case = np.broadcast_to(read(), context.slots)
-    mask = lanes.mask
-    if context.suspicion.shadows:
-        register = block.branch.operands[0]
-        context.suspicion.use(context.index[register.name], mask, block.branch)
-    groups = [(targets[int(k)], mask & (case == k)) for k in np.unique(case[mask])]
-    parts = sum(group.reshape(-1, WARP).any(axis=1).astype(int) for _, group in groups)
-    tally = context.tally_of(block.branch)
-    tally.branches += lanes.warps
-    tally.divergent_branches += int(np.count_nonzero(parts > 1))
-    for target, group in groups:
-        waiting.add(target, group)
-
-
-def _branch(
-    context: Context, block: BasicBlock, lanes: Lanes
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """(threads that jump, threads that go on); None for nobody. A return jumps to nowhere."""
-    if block.branch is None:
-        return None, lanes.mask
-    if block.branch.opcode == "trap":
-        return _trap(context, block, lanes)
-    if block.guard is None:
-        return lanes.mask, None
-    if context.suspicion.shadows:
-        number = context.index[block.branch.guard[0].name]
-        context.suspicion.use(number, lanes.mask, block.branch)
-    predicate = block.guard()
-    tally = context.tally_of(block.branch)
-    tally.branches += lanes.warps
-    if len(predicate) == 1:
-        return (lanes.mask, None) if predicate[0] else (None, lanes.mask)
-    taken = lanes.mask & predicate
-    count = int(np.count_nonzero(taken))
-    if count == 0:
-        return None, lanes.mask
-    if count == lanes.count:
-        return lanes.mask, None
-    staying = lanes.mask & ~predicate
-    both = taken.reshape(-1, WARP).any(axis=1) & staying.reshape(-1, WARP).any(axis=1)
-    parted = int(np.count_nonzero(both))
-    tally.divergent_branches += parted
-    if block.branch.number in context.parted:
-        context.parted[block.branch.number] += parted
-    return taken, staying
-
-
-def _trap(
-    context: Context, block: BasicBlock, lanes: Lanes
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The threads that reach a trap end there."""
-    mask = lanes.mask & block.guard() if block.guard else lanes.mask
-    if not mask.any():
-        return None, lanes.mask
-    message = "the kernel stops itself here: a failed assertion, or __trap()"
-    context.report("trap", block.branch, message, mask)
-    staying = lanes.mask & ~mask
-    return mask, staying if staying.any() else None
-
-
-def count_instructions(
-    context: Context, code_blocks: list[BasicBlock], executed: list[int]
-) -> None:
-    """Fill in the warp instructions of each line, and the requests that may be more."""
-    for block, warps in zip(code_blocks, executed, strict=True):
-        for instruction in context.kernel.instructions[block.first : block.first + block.size]:
-            context.tally_of(instruction).warp_instructions += warps
-    for branch, numbers in unrolled_loops(context.kernel).items():
-        for instruction in context.kernel.instructions[numbers.start : numbers.stop]:
-            if instruction.opcode in MEMORY and not {"local", "param"} & {*instruction.modifiers}:
-                more = MORE * context.parted[branch]
-                context.more[instruction.file, instruction.line] += more
