@@ -10,6 +10,7 @@ The modules, lowest first; each imports from those above it alone:
 
     terms            expressions of headers as C++
     request          what is to be exported, and the origin that a file states
+    sources          the texts of kernel files as they are exported
     intervals        interval arithmetic: the rules of a header for sets of problems
     specialisations  the specialisations that the requested shapes need
     cpp_text         the text that C++ files share

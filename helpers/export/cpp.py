@@ -13,7 +13,7 @@ from functools import cached_property
 from string import Template
 
 from ..catalogue.plan import DTYPE_OPTIONS, option_name
-from ..catalogue.registry import self_contained, source, split_trial
+from ..catalogue.registry import split_trial
 from ..problem.problem import MAX_BYTES, MAX_INT
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
@@ -28,7 +28,6 @@ from .cpp_plan import (
     tuned_function,
 )
 from .cpp_text import (
-    ABOUT_WORKSPACE,
     CALL,
     ERRORS,
     HEAD,
@@ -41,11 +40,17 @@ from .cpp_text import (
     WORKSPACE_CLASS,
     chosen,
 )
-from .request import LICENCE, RULES, ExportError, ExportRequest, without
+from .request import ExportError, ExportRequest
+from .sources import included, texts
 from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans
 from .terms import wrapped
 
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
+# The keys of a header that the file states as code or that are for the series alone.
+RULES = (
+    "Computes|Build|Launch|Shared|Workspace|Columns|Features|Align|Strides|Inplace|Dtype|Arch|"
+    "Reads|Wastes|Measured"
+)
 COMPILE = "nvcc -std=c++17 -O3 -ftz=true -arch=sm_{arch} -c {file}"
 WIDTH = 95  # of lines in the head, without comment marks
 DECLARED_WIDTH = 91  # of declarations, which are indented
@@ -74,15 +79,13 @@ class _CppFile:
         self.steps = list(dict.fromkeys(one.file for one in found))
         self.kernels = {step: load(step) for step in self.steps}
         self.files = list(dict.fromkeys(split_trial(step).file for step in self.steps))
+        self.texts = texts(self.files, RULES)
         self.headers = {step: kernel.header for step, kernel in self.kernels.items()}
         if request.strided and not any(header.strided for header in self.headers.values()):
             raise ExportError(f"{self.steps[0]} requires rows without gaps; leave out --strides")
         self.call = CppCall(self.kernels, request.dtypes, request.strided)
 
     def text(self) -> str:
-        declared = (
-            (WORKSPACE_CLASS if self.call.workspace else "") + "\n".join(self.declared) + "\n"
-        )
         parts = [
             self._head(),
             "#ifndef SOFTMAX_WORKLOG_TEXT  // else this file, or one like it, includes itself",
@@ -91,7 +94,7 @@ class _CppFile:
             "namespace ${name}_parts {\n",
             self._plans(),
             "}  // namespace ${name}_parts\n",
-            declared,
+            WORKSPACE_CLASS + "\n".join([*self.declared, ""]),
             "#if defined(__CUDACC__) && !defined(${upper}_DECLARATIONS)\n",
             SPECIALISATIONS,
             *(self._included(number, one) for number, one in enumerate(self.specialisations, 1)),
@@ -99,8 +102,8 @@ class _CppFile:
             self._launch(),
             "#endif  // what nvcc compiles, once\n#endif  // ${upper}_FILE\n",
         ]
-        texts = (self._text(number, file) for number, file in enumerate(self.files, 1))
-        return "\n".join([self._filled("\n".join(parts), filename=self.name), *texts, "#endif\n"])
+        text = self._filled("\n".join(parts), filename=self.name)
+        return "\n".join([text, *self._texts(), "#endif\n"])
 
     def _filled(self, template: str, **words: object) -> str:
         """Return a template with its placeholders replaced, and the function's name for ${name}."""
@@ -147,7 +150,8 @@ class _CppFile:
         words["numbers"] = "sizes or numbers" if call.checks() else "sizes"
         listed = _listed((error, self._filled(text, **words)) for error, text in errors.items())
         text = self._filled(
-            HEAD + listed + ABOUT_WORKSPACE * call.workspace,
+            HEAD,
+            errors=listed.rstrip(),
             licence=licence,
             copyright=copyright,
             origin="\n".join(origins),
@@ -227,9 +231,9 @@ class _CppFile:
     def _included(self, number: int, one: Specialisation) -> str:
         """Return the macros of a specialisation, and the include of its kernel in a namespace."""
         file = split_trial(one.file).file
-        place = self.files.index(file) + 1
+        place = f"{self._number(file)}  // specialisation {number}: kernels/{file}.cu"
         lines = [
-            f"#define ${{upper}}_TEXT {place}  // specialisation {number}: kernels/{file}.cu",
+            f"#define ${{upper}}_TEXT {place}",
             *(f"#define {name} {value}".rstrip() for name, value in self._macros(one).items()),
             f"namespace ${{name}}_parts {{ namespace build_{number} {{",
             "#include ${upper}_SELF",
@@ -249,27 +253,33 @@ class _CppFile:
             macros[option_name(DTYPE_OPTIONS[one.dtype.name])] = ""
         return macros
 
-    def _text(self, number: int, file: str) -> str:
-        """Return the text of a kernel file, which undefines its macros at the end."""
-        head, body = _split(self_contained(source(f"{file}.cu")))
-        steps = [step for step in self.steps if split_trial(step).file == file]
-        origin = dict.fromkeys(line for step in steps for line in self.request.origin(step))
-        head = without(RULES, f"{head}\n").replace(f"// {LICENCE}\n", "")
-        body = re.sub(r"^[ \t]*#[ \t]*include .*\n", "", body, flags=re.M)
-        body = re.sub(r'\bextern "C" (?=__global__)', "", body)
-        own = re.findall(r"^\s*#\s*define (\w+)", strip_comments(body), flags=re.M)
-        compiled = [one for one in self.specialisations if one.file in steps]
-        given = [name for one in compiled for name in self._macros(one)]
-        upper = f"{self.request.name.upper()}_TEXT"
-        lines = [
-            f"#elif defined({upper}) && {upper} == {number}",
-            f"// ---- kernels/{file}.cu ".ljust(99, "-"),
-            *(f"// {line}" for line in origin),
-            f"//\n{head}\n{body.strip()}\n",
-            *(f"#undef {name}" for name in dict.fromkeys([upper, *given, *own])),
-            "",
-        ]
-        return "\n".join(lines)
+    def _texts(self) -> Iterable[str]:
+        """Yield the texts that the file includes from itself by their numbers: of kernels, which
+        undefine their macros at the end, and of what these include."""
+        name = f"{self.request.name.upper()}_TEXT"
+        for number, (file, text) in enumerate(self.texts.items(), 1):
+            code = re.sub(r"^[ \t]*#[ \t]*include .*\n", "", text, flags=re.M).strip()
+            code = re.sub(r'\bextern "C" (?=__global__)', "", code)
+            yield f"#elif defined({name}) && {name} == {number}\n#undef {name}"
+            yield f"// ---- kernels/{self._path(file)} ".ljust(99, "-")
+            others = included(file, self.texts) if file in self.files else []
+            for other in others:
+                yield f"#define {name} {self._number(other)}  // {self._path(other)}"
+                yield f"#include {self.request.name.upper()}_SELF"
+            yield f"{code}\n"
+            if file in self.files:
+                plain = strip_comments("".join(map(self.texts.get, [*others, file])))
+                own = re.findall(r"^\s*#\s*define (\w+)", plain, flags=re.M)
+                built = (one for one in self.specialisations if split_trial(one.file).file == file)
+                given = [macro for one in built for macro in self._macros(one)]
+                yield from (f"#undef {macro}" for macro in dict.fromkeys([*given, *own]))
+                yield ""
+
+    def _number(self, file: str) -> int:
+        return [*self.texts].index(file) + 1
+
+    def _path(self, file: str) -> str:
+        return f"{file}.cu" if file in self.files else f"include/{file}"
 
     # ---- functions --------------------------------------------------------------------------
 
@@ -342,10 +352,3 @@ def _listed(entries: Iterable[tuple[str, str]]) -> str:
         first = f"    {name}".ljust(indent)
         lines += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * indent)
     return "\n".join([*lines, "", ""]) if lines else ""
-
-
-def _split(code: str) -> tuple[str, str]:
-    """Return the comment at the beginning of a kernel file, and the rest."""
-    lines = code.splitlines()
-    count = next(i for i, line in enumerate(lines) if not line.startswith("//"))
-    return "\n".join(lines[:count]), "\n".join(lines[count:])

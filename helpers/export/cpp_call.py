@@ -15,6 +15,7 @@ import numpy as np
 from ..problem.operations import ANY_AXIS, COPY, CROSS_ENTROPY, MATRIX, STATISTICS, Argument
 from ..problem.problem import MAX_INT
 from ..run.bound import Kernel
+from .cpp_plan import NUMBERS
 from .request import ExportError
 
 TYPES = {
@@ -26,14 +27,7 @@ TYPES = {
     "int64": "std::int64_t",
     "uint64": "std::uint64_t",
 }
-SIZES = {  # sizes of arrays, as C++
-    "rows": "matrix.rows",
-    "cols": "matrix.cols",
-    "2": "2",
-    "outer": "matrix.rows / matrix.inner",
-    "dim": "matrix.cols",
-    "inner": "matrix.inner",
-}
+SIZES = NUMBERS | {"2": "2"}  # sizes of arrays, as C++
 # Descriptions of arguments in the head of the file.
 ABOUT = {
     "scale": "factor of x; 1 for none",

@@ -48,6 +48,20 @@ ${about}Sizes are in elements. A call enqueues one launch on the stream, allocat
 and can be captured in a graph. For an empty matrix it returns cudaSuccess without a launch. Other \
 errors:
 
+${errors}
+//?workspace
+
+Some launches need a workspace: GPU memory that is zeroed once and belongs to one stream.
+
+    const size_t bytes = ${name}_workspace(${sizes});  // 0 if none is needed
+    ${name}_zeros zeros;
+    if (bytes) cudaMalloc(&memory, bytes), zeros.prepare(memory, bytes, stream);
+    ${name}(${names}, zeros, stream);
+
+Each stream needs memory and an object of its own. A call with an object that was not prepared \
+returns cudaErrorInvalidValue. A graph with such a call must not run concurrently with anything \
+else that uses the same object.
+//?
 """
 
 ERRORS = {
@@ -64,19 +78,6 @@ MORE_ERRORS = {
     ),
     "workspace": ("cudaErrorInvalidResourceHandle", "the workspace belongs to another stream"),
 }
-
-ABOUT_WORKSPACE = """\
-Some launches need a workspace: GPU memory that is zeroed once and belongs to one stream.
-
-    const size_t bytes = ${name}_workspace(${sizes});  // 0 if none is needed
-    ${name}_zeros zeros;
-    if (bytes) cudaMalloc(&memory, bytes), zeros.prepare(memory, bytes, stream);
-    ${name}(${names}, zeros, stream);
-
-Each stream needs memory and an object of its own. A call with an object that was not prepared \
-returns cudaErrorInvalidValue. A graph with such a call must not run concurrently with anything \
-else that uses the same object.
-"""
 
 PLAN = """\
 // ---- plan: the specialisation for a matrix, and its launch --------------------------------------
@@ -245,6 +246,7 @@ constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
 """
 
 WORKSPACE_CLASS = """\
+//?workspace
 namespace ${name}_parts { struct WorkspaceAccess; }
 
 // A workspace: GPU memory for the calls on one stream.
@@ -263,13 +265,15 @@ private:
     int device_ = -1;
 };
 
+//?
 """
 
 SPECIALISATIONS = """\
 // ---- specialisations ---------------------------------------------------------------------------
 
 // This file includes itself once per specialisation: the text of a kernel, at the end of the file,
-// is compiled with other macros in a namespace of its own. So do not add code to this file.
+// is compiled with other macros in a namespace of its own, with the texts that it includes in the
+// same way. So do not add code to this file.
 #ifdef __FILE_NAME__
 #define ${upper}_SELF __FILE_NAME__
 #else

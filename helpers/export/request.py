@@ -34,8 +34,6 @@ KEYWORDS = frozenset(
 )
 # The parameters of a kernel that computes one matrix from another.
 MATRIX_PARAMETERS = {"x", "y", "rows", "cols", "x_stride", "y_stride", "workspace"}
-# The keys of a header that an exported file states as code.
-RULES = "Computes|Build|Launch|Shared|Workspace|Columns|Features|Align|Strides|Inplace|Dtype|Arch"
 
 
 class ExportError(ValueError):
@@ -103,11 +101,6 @@ def takes_matrix(step: str) -> bool:
 def is_exportable(step: str) -> bool:
     """Return whether a kernel computes an operation that dispatch knows, or a copy."""
     return load(step).operation.name in (*RANKINGS, COPY.name)
-
-
-def without(keys: str, text: str) -> str:
-    """Return a kernel file, or its header, without the entries of some keys of the header."""
-    return re.sub(rf"^// ({keys}): .*\n(//  .*\n)*", "", text, flags=re.MULTILINE)
 
 
 def is_function_name(name: str) -> bool:

@@ -15,8 +15,9 @@ import pytest
 from helpers.base.paths import ROOT
 from helpers.catalogue.dispatch import RANKINGS
 from helpers.catalogue.registry import steps, variants
-from helpers.export.python import GUARD, write
+from helpers.export.python import write
 from helpers.export.request import ExportError, export_request, takes_matrix
+from helpers.export.sources import GUARD
 from helpers.problem.problem import DTYPES
 from helpers.run.bound import load
 from helpers.simt.cuda_text import token_hash

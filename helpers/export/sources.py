@@ -1,0 +1,47 @@
+"""The texts of kernel files, and of the files that they include, as they are exported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from ..base.paths import KERNELS
+from ..catalogue.registry import INCLUDE, ONCE
+from .request import LICENCE
+
+# The error if a macro of the Build table is not defined; a plan defines all of them.
+GUARD = re.compile(
+    r"^#if !defined(?:.*\\\n)*.*\n#error(?:.*\\\n)*.*\n#endif\n\n?", flags=re.MULTILINE
+)
+
+
+def texts(files: Sequence[str], left_out: str) -> dict[str, str]:
+    """Return the text of each kernel file by its name, and before it those of the files that it
+    includes: "cluster.cuh".
+
+    Without the licence, which the head of an exported file states, the guards, and the entries of
+    some keys of headers: `left_out` is a regular expression.
+    """
+    found: dict[str, str] = {}
+
+    def add(path: str, name: str) -> None:
+        text = (KERNELS / path).read_text(encoding="utf-8")
+        for other in map(PurePath, INCLUDE.findall(text)):
+            if other.name not in found:
+                add(f"include/{other.name}", other.name)
+        text = GUARD.sub("", text.replace(f"{ONCE}\n", "").replace(f"// {LICENCE}\n", ""))
+        found[name] = re.sub(rf"^// ({left_out}): .*\n(//  .*\n)*", "", text, flags=re.MULTILINE)
+
+    for file in files:
+        add(f"{file}.cu", file)
+    return found
+
+
+def included(name: str, known: dict[str, str]) -> list[str]:
+    """Return the names of the files that a file includes, each once and after those that it
+    includes itself."""
+    found: dict[str, None] = {}
+    for other in (PurePath(path).name for path in INCLUDE.findall(known[name])):
+        found |= dict.fromkeys([*included(other, known), other])
+    return [*found]
