@@ -159,10 +159,10 @@ def first_wrong(y: np.ndarray, exact: Exact) -> str:
     at_best = float(np.float32(values[row, col]))  # fp64 has numbers beyond the range of the output
     wanted, what = _different(at_best, seen[row, col])
     if missing[row, col]:
-        what = "nothing (no thread has written there)"
+        what = "nothing (no thread wrote there)"
     wrong = int(np.count_nonzero(~right))
-    count = "all are wrong" if wrong == y.size else f"{wrong} of {y.size} are wrong"
-    return f"row {row}, column {col}: expected {wanted}, seen {what}; {count}"
+    count = f"{'all' if wrong == y.size else f'{wrong} of {y.size}'} elements are wrong"
+    return f"row {row}, column {col}: expected {wanted}, got {what}; {count}"
 
 
 def _different(a: float, b: float) -> tuple[str, str]:

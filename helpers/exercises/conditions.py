@@ -56,7 +56,7 @@ def compiles(shape: Shape) -> Condition:
 
 
 def no_bug(shapes: tuple[Shape, ...]) -> Condition:
-    return _of_runs("it ends, and the SIMT machine finds no bug", _bug, shapes)
+    return _of_runs("it terminates, and the SIMT machine finds no bug", _bug, shapes)
 
 
 def right(asked: str, goal: Goal, shapes: tuple[Shape, ...]) -> Condition:
@@ -78,11 +78,11 @@ def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
 
     return [
         right_on(
-            f"so it is where {across} differ by hundreds",
+            f"it is also right where {across} differ by hundreds",
             lambda dtype: 20 * make_input(8, cols, dtype=dtype),
         ),
         right_on(
-            f"so it is for {lines} with -inf, NaN and +inf",
+            f"it is also right for {lines} with -inf, NaN and +inf",
             lambda dtype: special_rows(cols, dtype),
         ),
     ]
@@ -158,7 +158,7 @@ def coalesced(*shapes: Shape) -> Condition:
         used = (one.load_bytes + one.store_bytes) / requests
         moved = (one.load_sectors + one.store_sectors) / requests * SECTOR
         return (
-            f"{ratio:.2g} bytes are moved for each that is used. An access of a warp "
+            f"{ratio:.2g} bytes are moved for every byte used. An access of a warp "
             f"in line {line} uses {used:.3g} bytes of the {moved:.4g} in the sectors that it "
             "touches: do neighbouring lanes take neighbouring floats?"
         )

@@ -125,8 +125,8 @@ def every_case() -> str:
         "",
         f"The comparison was {comparison_origin()}.{added_later(recorded)} [Comparison]"
         "(../../../docs/comparison.md) explains the words. Beside the operations around softmax no "
-        "second copy was timed: a fraction above 1.00 there is one of the *yardstick*, a plain "
-        "kernel that moves as many bytes.",
+        "second copy was timed: a fraction above 1.00 there is one of the *bandwidth baseline*, a "
+        "plain kernel that moves as many bytes.",
         *(f"{line}." for line in explained_marks(recorded)),
         *less_precise_mark(recorded),
     ]
@@ -290,7 +290,7 @@ def case_table(cases: Sequence[Comparison], around: bool = False) -> list[str]:
     """One line per case: fractions of the bandwidth baseline, the speedup with its interval, the
     verdict. `around` means other operations than softmax alone."""
     early = any(case.programmatic_share for case in cases)
-    of, best = ("of the yardstick", []) if around else ("of a copy", ["of the best copy"])
+    of, best = ("of the bandwidth baseline", []) if around else ("of a copy", ["of the best copy"])
     titles = ["rows x columns", "ours", of, *best, "best baseline", of, "speedup", "verdict"]
     titles += ["programmatic launch"] * early
     rows = []

@@ -23,8 +23,8 @@ from .rich import Rich, details, escape, wrapped
 
 COPY = "00_copy"
 LARGEST = 1.5  # accepted range of predictions
-ASK = "Write yours, my_prediction = 0.3 say, and run the cell again."
-REFUSE = "my_prediction is a share of a copy's speed, such as 0.3."
+ASK = "Enter yours, for example my_prediction = 0.3, and run the cell again."
+REFUSE = "my_prediction is a fraction of copy bandwidth, such as 0.3."
 
 
 @checked
@@ -113,7 +113,7 @@ def _markdown(step: str, answer: str) -> str:
     choices = [f"- **{share:.2f}**: {why}" for share, why in entry["choices"]]
     sum_of = escape("\n".join(entry["sum"]))
     said = f"<b>{entry['share']:.2f}</b> {_where(step)}, written before the measurement"
-    ours = f"<p>{said}: {escape(entry['because'])}.</p><p>{_SUM}</p><pre>{sum_of}</pre>"
+    ours = f"<p>{said}. {_REASON} {escape(entry['because'])}.</p><p>{_SUM}</p><pre>{sum_of}</pre>"
     answer = answer.replace("my_prediction = 0.3", "`my_prediction = 0.3`")
     blocks = [f"**Your prediction.** {entry['question']}", "\n".join(choices), answer]
     return "\n\n".join([*blocks, details(_OURS, ours)])
@@ -126,18 +126,19 @@ def _plain(step: str, answer: str) -> str:
     for share, why in entry["choices"]:
         lines += wrapped(f"  {share:.2f}: {why}", indent=8)
     lines += wrapped(answer)
-    ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement:"
-    lines += ["", *wrapped(f"{_OURS}: {ours} {entry['because']}.")]
+    ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement."
+    lines += ["", *wrapped(f"{_OURS}: {ours} {_REASON} {entry['because']}.")]
     lines += [_SUM, *(f"  {line}" for line in entry["sum"])]
     return "\n".join(lines)
 
 
-_OURS = "Our prediction, and its sum"
-_SUM = "As a sum, written out later:"
+_OURS = "Our prediction, with its calculation"
+_REASON = "The reason:"
+_SUM = "The calculation, written out later:"
 
 
 def _where(step: str) -> str:
     """What the fraction refers to, and at which shape."""
     copies = step not in steps() or load(step).operation.bandwidth_baseline == COPY
-    whose = "a copy's" if copies else "the yardstick's"
-    return f"of {whose} speed at {predicted_at(step).place()}"
+    whose = "copy" if copies else "the baseline's"
+    return f"of {whose} bandwidth at {predicted_at(step).place()}"

@@ -53,7 +53,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 EXERCISE = re.compile(r"## Exercise")
-FOLDED = re.compile(r"^Our prediction, and its sum\b.*", re.DOTALL | re.MULTILINE)
+FOLDED = re.compile(r"^Our prediction, with its calculation\b.*", re.DOTALL | re.MULTILINE)
 FIGURE = re.compile(r"<figure: .*>|<Figure size .*>", re.IGNORECASE)
 HEADING = re.compile(r"kernel(s/|\.cu\b).*\blines?\b")  # first line of a listing
 NUMBERED = re.compile(r" *\d+ ([+ ])(.*)")  # the other lines
@@ -190,7 +190,7 @@ def of_listing(lines: list[str]) -> Reading:
     heading does not say since when lines are new, all are."""
     marks = [match[1] for match in map(NUMBERED.fullmatch, lines) if match and match[2].strip()]
     said = [line for line in lines if not line[0].isspace()]
-    new = marks.count("+") if "+ is new" in " ".join(said) else len(marks)
+    new = marks.count("+") if "+ marks lines that are new" in " ".join(said) else len(marks)
     return Reading(output=len(said), kernel_new=new, kernel_known=len(marks) - new)
 
 

@@ -96,7 +96,7 @@ def kernel(
     folds += [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
     page = Page()
     title = f"{text.title}, {counted(len(shown), 'line')}"
-    legend = f" is new since {' and '.join(map(_name, earlier))}"
+    legend = f" marks lines that are new since {' and '.join(map(_name, earlier))}"
     if earlier:
         page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)
     else:

@@ -218,7 +218,7 @@ def check_kernel(
         checks += f", {counted(views, 'view')}"
     enabled = "".join(f", {name} = {value}" for name, value in unbound.features.items() if value)
     special_rows = f"{counted(rows, 'row')} with -inf, NaN or +inf"
-    return f"{unbound.name}{enabled}: right on {checks} and {special_rows}"
+    return f"{unbound.name}{enabled}: correct for {checks} and {special_rows}"
 
 
 def check_case(

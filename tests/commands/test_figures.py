@@ -99,7 +99,7 @@ def test_each_step_is_shown_where_it_was_predicted(steps_elsewhere) -> None:
     )
 
 
-def test_header_names_the_yardstick_and_the_whole_array(monkeypatch) -> None:
+def test_header_names_the_bandwidth_baseline_and_the_whole_array(monkeypatch) -> None:
     monkeypatch.setattr(Record, "is_current", lambda record: True)
 
     def line(step: str, us: float = 12.5, **what) -> str:

@@ -134,7 +134,7 @@ def test_operations_have_their_speedup_losses_and_unsupported_by_name(told) -> N
         *(f"`{OURS}`", "0.97", "QuACK", "1.02"),
         *("0.950 (0.948&nbsp;to&nbsp;0.952)", "**lost**"),
     ]
-    assert "| of the yardstick |" in bfloat and "## Any axis in bfloat16" not in page
+    assert "| of the bandwidth baseline |" in bfloat and "## Any axis in bfloat16" not in page
     assert rows_of(page)["8192 x 512 x 32"][-1] == "ahead", "a section of its own: ## Any axis"
 
 

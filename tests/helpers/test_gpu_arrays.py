@@ -79,7 +79,7 @@ EVERY = (
     ("cross_entropy", {}),
     ("cross_entropy_backward", {}),
 )
-YARDSTICK = {
+BASELINES = {
     "softmax_backward": "variants/00_two_reads",
     "cross_entropy": "variants/00_read",
 }
@@ -108,12 +108,14 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     [*((*one, "float32") for one in EVERY), *((*one, "bfloat16") for one in EVERY[::3])],
     ids=str,
 )
-def test_each_operation_is_timed_beside_its_yardstick(name, chosen, dtype, simulated) -> None:
+def test_each_operation_is_timed_beside_its_bandwidth_baseline(
+    name, chosen, dtype, simulated
+) -> None:
     problem, cases = measured(EACH[name], chosen, dtype)
-    yardstick = YARDSTICK.get(name, "00_copy")
-    assert set(cases) == {"it", yardstick}
+    bandwidth_baseline = BASELINES.get(name, "00_copy")
+    assert set(cases) == {"it", bandwidth_baseline}
     case = cases["it"]
-    assert problem.operation.bandwidth_baseline == yardstick and case.copy_samples_us
+    assert problem.operation.bandwidth_baseline == bandwidth_baseline and case.copy_samples_us
 
 
 WRONG = {
@@ -138,7 +140,7 @@ def test_a_wrong_kernel_has_no_time(name: str, simulated) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda one: one.name)
-def test_a_yardstick_moves_as_many_bytes(operation, dtype: str) -> None:
+def test_a_bandwidth_baseline_moves_as_many_bytes(operation, dtype: str) -> None:
     sizes = (4096, 50257, dtype) if "inner" not in operation.sizes else (64 * 64, 500, dtype, 64)
     problem = Problem(*sizes, operation=operation)
     yard = problem.bandwidth_baseline

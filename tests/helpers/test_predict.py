@@ -141,7 +141,7 @@ def all_sums() -> str:
 def test_little_s_law_is_the_same_wherever_it_is_used() -> None:
     needed = [line for line in all_sums().splitlines() if "KB" in line and "GB/s" in line]
     assert len(needed) >= 3
-    assert all(re.search(r"16.3 GB/s( an SM)? x 0.7 us = 11.4 KB", line) for line in needed)
+    assert all(re.search(r"16.3 GB/s( per SM)? x 0.7 us = 11.4 KB", line) for line in needed)
 
 
 # ---- the page ---------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ new_markdown = nbformat.v4.new_markdown_cell
 new_code = nbformat.v4.new_code_cell
 new_output = nbformat.v4.new_output
 
+NEW = "; + marks lines that are new since 02_online.cu"
 LISTING = """\
-kernels/03_shared.cu, 5 lines; + is new since 02_online.cu
+kernels/03_shared.cu, 5 lines; + marks lines that are new since 02_online.cu
    9   extern "C" __global__ void softmax_shared(const float* x,
            float* y, int rows, int cols)
   10   {
@@ -88,7 +89,10 @@ def test_fences_are_code_and_those_of_cuda_are_kernels() -> None:
         ("<figure: Lanes on sectors>", Reading()),
         ("<Figure size 840x440 with 1 Axes>", Reading()),
         (LISTING, Reading(output=3, kernel_new=3, kernel_known=2)),
-        (LISTING.replace("; + is new since 02_online.cu", ""), Reading(output=3, kernel_new=5)),
+        (
+            LISTING.replace("; + marks lines that are new since 02_online.cu", ""),
+            Reading(output=3, kernel_new=5),
+        ),
         (LISTING.replace("; +", ";\n+"), Reading(output=4, kernel_new=3, kernel_known=2)),
         ("kernel.cu as edited, 1 line\n  1   x", Reading(output=1, kernel_new=1)),
         ("--- old\n+++ new\n@@ -1 +1 @@\n same\n-was\n+is\n", Reading(0, 0, 2, 1, 3)),
@@ -110,7 +114,7 @@ def test_a_rich_output_counts_by_its_plain_form() -> None:
 
 
 def test_an_exercise_and_a_folded_prediction_are_outside() -> None:
-    asked = "What share?\nOur prediction, and its sum: 0.5 of a copy.\n  1 / 2 = 0.5\n"
+    asked = "What share?\nOur prediction, with its calculation: 0.5 of a copy.\n  1 / 2 = 0.5\n"
     whole = notebook(
         new_markdown("# T\n\nfour words of prose\n\n## Exercises\n\nMend it."),
         new_code("grade(1)", outputs=[stream("1. no\n")]),

@@ -93,7 +93,7 @@ def _draw(entries: Sequence[Entry], title: str, gpu: str) -> Figure:
     axes.set_xlim(0, 1.05 * max(line.get_xdata()[-1] for line in axes.lines))
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"share of a copy's, or its yardstick's, speed, {gpu}")
+    axes.set_xlabel(f"fraction of copy bandwidth, or of the operation's baseline, {gpu}")
     right = 26
     if any(entry.mine is not None for entry in entries):
         _column(axes, right, "◇ yours", [entry.mine for entry in entries])

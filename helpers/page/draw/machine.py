@@ -191,5 +191,4 @@ def _sentence(lit: tuple[str, ...]) -> str:
     if not lit:
         return "What you launch, from the grid down to a lane, and where it lives."
     said = [(LEVELS.get(name) or MEMORIES[name])[-1] for name in lit]
-    said = [*said[:-1], "and " + said[-1]] if len(said) > 1 else said
-    return f"Lit: {', '.join(said) if len(said) < 3 else '; '.join(said)}."
+    return f"Highlighted: {'; '.join(said)}."

@@ -82,7 +82,7 @@ def sectors(
     for number, one in enumerate(shown):
         _draw_sectors(axes, one, panel * number, scale)
     stores = all(one.access.kind == "store" for one in shown)
-    keys = [(BLUE, "stored" if stores else "asked for")]
+    keys = [(BLUE, "stored" if stores else "requested")]
     if any(one.used < one.moved for one in shown):
         keys.append((WASTE, "not stored" if stores else "fetched along"))
     if not all(one.access.mask.all() for one in shown):
@@ -443,8 +443,8 @@ def _total(counters: Counters) -> tuple[str, str]:
         return f"{moved}, and {local:,} of local memory", RED
     ratio = _short(counters.fetch_ratio)
     if float(ratio) <= 1:
-        return f"{moved}, no more than asked for", GREEN
-    return f"{moved}, {ratio} times what is asked for", RED
+        return f"{moved}, no more than requested", GREEN
+    return f"{moved}, {ratio} times what is requested", RED
 
 
 def _sectors_of(counters: Counters) -> int:
@@ -468,7 +468,7 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
         said += f": {counted(_sectors_of(c), 'sector')}"
         if c.fetch_ratio:
             ratio = _short(c.fetch_ratio)
-            said += f", {ratio} byte{'' if ratio == '1' else 's'} moved for each one asked for"
+            said += f", {ratio} byte{'' if ratio == '1' else 's'} moved per byte requested"
         if local := _local_sectors_of(c):
             said += f", and {counted(local, 'sector')} of local memory"
         parts.append(said)

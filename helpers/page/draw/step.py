@@ -170,7 +170,7 @@ class Pair:
     def ceiling(self) -> str:
         """What moves as many bytes as the step must: a copy, or another kernel."""
         asked = {case.bandwidth_baseline or COPY for case in self.own.values()}
-        return A_COPY if asked == {COPY} else "its yardstick"
+        return A_COPY if asked == {COPY} else "its bandwidth baseline"
 
     @property
     def predicted_at(self) -> Key | None:
@@ -249,7 +249,7 @@ class Pair:
         if self.ratio is not None:
             parts.append(f"{times(self.ratio)} times as fast as {_name(self.before)}")
         earlier = ", an earlier version" if "earlier version" in self.after.origin() else ""
-        spread = f"its runs differ by {case.spread:.1%} at most"
+        spread = f"runs differ by at most {case.spread:.1%}"
         return f"{', '.join(parts)}. Measured on {self.after.label}{earlier}; {spread}."
 
 

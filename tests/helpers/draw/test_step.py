@@ -89,7 +89,7 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown) -> None:
     assert sentence == (
         f"03_x at 4096 columns: {GBPS / 12.5:.0f} GB/s, 0.80 of a copy (0.55 predicted, 0.30 by "
         "you), 7.3 times as fast as 02_x. Measured on NVIDIA Test, 2030-01-02; "
-        "its runs differ by 16.0% at most."
+        "runs differ by at most 16.0%."
     )
     assert {*words(figure)} == {
         *("a copy", "02_x", "03_x", "× 7.3", "predicted 0.55", "yours 0.30")
@@ -202,14 +202,17 @@ def test_pytorch_is_drawn_from_the_comparison_until_it_is_recorded(
     assert "(PyTorch 0.20)" in shown.take()[2]
 
 
-def test_other_operation_stands_beside_its_yardstick_alone(monkeypatch, shown) -> None:
+def test_other_operation_stands_beside_its_bandwidth_baseline_alone(monkeypatch, shown) -> None:
     store.write(Case, made_up.FOLDER, steady(TORCH, GRID_SHAPES, us=50.0).cases)
     monkeypatch.setattr(step, "REFERENCE_GPU", made_up.FOLDER)
     monkeypatch.setattr(step, "recorded_steps", lambda: [steady("01_x", us=40.0)])
     draw.step(made_up.of_operation(steady("14_x", GRID_SHAPES), "softmax_backward"))
     figure, plain, sentence = shown.take()
-    assert plain == "<figure: 14_x: 0.50 of its yardstick's speed at 4096 columns>"
-    assert words(figure) == ["its yardstick", "14_x"] and "0.50 of its yardstick." in sentence
+    assert plain == "<figure: 14_x: 0.50 of its bandwidth baseline's speed at 4096 columns>"
+    assert (
+        words(figure) == ["its bandwidth baseline", "14_x"]
+        and "0.50 of its bandwidth baseline." in sentence
+    )
     draw.step(steady("14_x", GRID_SHAPES))
     figure, _, sentence = shown.take()
     assert {"PyTorch", "01_x", "a copy"} < {*words(figure)} and "PyTorch" in sentence
