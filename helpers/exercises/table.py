@@ -283,14 +283,14 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "14_log": Exercise(
         partial(backward, log=1),
-        "y is the way back of log-softmax, for each row",
+        "y is the backward pass of log-softmax, for each row",
         ((3, 5), (40, 64), (64, 509), (5, 301)),
         (moves(1, (64, 509), (5, 301)), in_registers((64, 509), (5, 301))),
         special=0,
     ),
     "14_merge": Exercise(
         backward,
-        "y is softmax's way back where dy is x, for each row",
+        "y is the backward pass of softmax where dy is x, for each row",
         USUAL,
         TWICE,
         special=0,
