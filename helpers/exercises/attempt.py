@@ -106,7 +106,8 @@ def softmax(x: np.ndarray) -> Exact:
 
 
 def log_softmax(x: np.ndarray) -> Exact:
-    """An answer may subtract the maximum and the logarithm at once: the error grows with both."""
+    """Log-softmax of each row. An answer may subtract the maximum and the logarithm together, so
+    its error also grows with the maximum."""
     value, error = expected(SOFTMAX, {"x": x}, {"LOG": 1})["y"]
     row_max = np.abs(x.astype(np.float64).max(axis=-1, keepdims=True))
     return Exact(value, error + 2 * UNIT_ROUNDOFF * np.where(np.isfinite(row_max), row_max, 0))
@@ -126,7 +127,7 @@ def softmax_of_seen(x: np.ndarray, window: int | None = None) -> Exact:
 
 
 def backward(x: np.ndarray, log: int = 0) -> Exact:
-    """The backward pass of softmax of x, or of its logarithm, where dy is x."""
+    """The backward pass of softmax of x, or of log-softmax, where dy is x."""
     return expected(BACKWARD, {"y": x, "dy": x, "scale": 1}, {"FROM_X": 1, "LOG": log})["dx"]
 
 

@@ -99,7 +99,7 @@ def relative(path: Path) -> str:
 
 
 def recorded_by(load: Callable[[], list]) -> list:
-    """What a function loads, or nothing where nothing is recorded yet."""
+    """Return what `load` returns, or nothing if nothing is recorded yet."""
     try:
         return load()
     except FileNotFoundError:

@@ -339,7 +339,7 @@ class _Paragraph:
     heading: bool  # whether it is that comment
 
 
-STRINGS = re.compile(r'"(\\.|[^"\\\n])*"')
+STRINGS = re.compile(r""""(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])'""")
 HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
 # A name, its parameters in parentheses, and then the function's brace.
 FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
@@ -348,7 +348,7 @@ STRUCT = re.compile(
 )
 
 
-# All that a paragraph does is to refuse macros or types.
+# Paragraphs that only reject macros or types.
 REFUSES = {
     "static_assert": re.compile(r"(\s*static_assert\b[^;]*;)+\s*"),
     "#error": re.compile(

@@ -177,7 +177,7 @@ def test_statements_of_options_that_are_off_are_folded(body: bool, shown) -> Non
 
 def test_braces_in_texts_and_comments_end_nothing(shown) -> None:
     show.kernel(
-        '__device__ int one() { asm("}"); /* } */ return 1; }  // }\n\n'
+        "__device__ int one() { asm(\"}\"); /* } */ return '{'; }  // }\n\n"
         "#define OPEN {\n\n"
         '__global__ void f()\n{\n    asm("{");\n\n    one();\n}\n\n'
         "struct S {\n    int f() { return 1; }\n};\n",
