@@ -31,12 +31,10 @@ LEFT, RIGHT, TOP = 72, PAGE - 16, 70  # pixels
 
 @dataclass
 class Warp:
-    """The activity of a warp over the steps of its block; the warp's own step count stops while it
-    waits."""
+    """The activity of a warp over the steps of its block."""
 
     marks: list[tuple[int, str]] = field(default_factory=list)  # (step, one of MARKS)
     waits: list[tuple[int, int]] = field(default_factory=list)  # (from, to)
-    steps: int = 0
     end: int = 0
 
 
@@ -90,7 +88,7 @@ def lived(trace: Trace, block: int | Place) -> Life:
             arrived[event.warp] = now
         if what := _mark(event, accesses):
             warp.marks.append((now, what))
-        warp.steps, warp.end = max(warp.steps, event.step), max(warp.end, now)
+        warp.end = max(warp.end, now)
     open_barrier()
     return Life(dict(sorted(warps.items())), barriers)
 
