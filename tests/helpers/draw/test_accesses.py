@@ -114,28 +114,6 @@ def test_turns_are_the_wavefronts_of_the_hardware(kind: str) -> None:
         assert len(one.turns) == case[f"{kind}_wavefronts"], (case["type"], case["pattern"])
 
 
-ANY = """extern "C" __global__ void any(float* out, const int* index, int patterns)
-{
-    __shared__ TYPE s[1024];
-    const int t = threadIdx.x;
-    for (int k = t; k < 1024; k += 32) s[k] = TYPE{};
-    __syncthreads();
-#pragma unroll 1
-    for (int p = 0; p < patterns; ++p) {
-        const int place = index[32 * p + t];
-        TYPE v = TYPE{};
-        if (place >= 0)
-            v = s[place];
-        __syncwarp();
-        if (place >= 0)
-            s[place] = v;
-        __syncwarp();
-    }
-    *(TYPE*)(out + 4 * t) = s[t];
-}
-"""
-
-
 def patterns() -> list[list[int]]:
     chance = random.Random(11)
     found = [[lane * step % 1024 for lane in range(32)] for step in (1, 2, 3, 8, 32, 33)]
@@ -144,23 +122,6 @@ def patterns() -> list[list[int]]:
         found += [[chance.randrange(size) for _ in range(32)] for _ in range(8)]
         found += [[chance.randrange(size) for _ in range(16) for _ in range(2)] for _ in range(4)]
     return found + [[n if chance.random() < 0.4 else -1 for n in one] for one in found]
-
-
-@pytest.mark.parametrize("element", BYTES)
-def test_turns_are_what_the_machine_counts(element: str) -> None:
-    index = np.array(patterns(), np.int32)
-    kernel = KernelText(ANY.replace("TYPE", element), "any")
-    args = np.zeros(128, np.float32), index, len(index)
-    trace = simulate(kernel, 1, 32, args, watch=(12, 15))
-    total = trace.own_counters()
-    for line, kind in ((12, "load"), (15, "store")):
-        ours = [Shown("", trace, one) for one in trace.accesses if one.line == line]
-        assert len(ours) == len([row for row in index if (row >= 0).any()])
-        counted = vars(total[line])
-        needed = sum(len(one.turns) for one in ours)
-        least = sum(len(one.groups) for one in ours)
-        assert needed == counted[f"shared_{kind}_wavefronts"]
-        assert needed - least == counted[f"shared_{kind}_bank_conflicts"] > 0
 
 
 @pytest.mark.parametrize("size", BYTES.values())
