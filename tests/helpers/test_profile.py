@@ -112,6 +112,16 @@ def test_a_wide_request_asks_for_a_seventeenth_sector_in_half_of_the_odd_rows() 
         assert 1 <= seen.dram_passes[0] < 1.001 < asked * (1 - seen.l1_hits)
 
 
+def test_bytes_in_flight_and_the_rate_of_the_copy() -> None:
+    far, copy = (profile.of(step, *REFERENCE_SHAPE) for step in (profile.FAR_COPY, "00_copy"))
+    rate = 2**30 / 132 / (1000 * far.case.median_us)  # bytes a nanosecond, of an SM
+    assert far.read_rate() == pytest.approx(rate)
+    assert far.latency_ns() * rate == pytest.approx(far.waiting_warps() * 128)
+    assert profile.bytes_needed(2, latency=100) == pytest.approx(200 * copy.read_rate())
+    assert far.copied_per_second == pytest.approx(2**28 / (far.case.copy_us * 1e-6))
+    assert far.copied_per_clock * far.slots_per_column == pytest.approx(128), "lanes of an SM"
+
+
 def test_blocks_that_fit() -> None:
     for step in ("06_registers", "08_cluster", "09_grid"):
         record = load_record(step)
