@@ -12,7 +12,7 @@ conflict. Accesses of 8 and 16 bytes are served for half and quarter warps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 from .hardware import SECTOR
 
@@ -77,9 +77,9 @@ class Counters:
     divergent_branches: int = 0  # of those, the ones where lanes of a warp part ways
 
     def __add__(self, other: Counters) -> Counters:
-        return Counters(
-            *(getattr(self, item.name) + getattr(other, item.name) for item in fields(Counters))
-        )
+        total = replace(self)
+        total += other
+        return total
 
     def __iadd__(self, other: Counters) -> Counters:
         own = vars(self)

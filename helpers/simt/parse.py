@@ -34,7 +34,7 @@ from .instructions import (
     elements,
 )
 from .places import short_name
-from .ptx_types import SIZES, type_size
+from .ptx_types import DTYPES, type_size
 from .refusals import FUNCTION_POINTER, of_call, of_opcode, refused
 
 # At the beginning of a line or statement; very many of them are read.
@@ -157,7 +157,7 @@ def _parse_variable(text: str) -> Variable:
         raise UnsupportedPTX(f"the SIMT machine does not link other modules: {text}")
     declared, _, given = text.partition("=")
     align = re.search(r"\.align\s+(\d+)", declared)
-    match = re.search(r"\.([busf]\d+)\s+([\w$]+)\s*((?:\[\d*\])*)", declared)
+    match = re.search(r"\.([busf]\d+)\s+([\w$%]+)\s*((?:\[\d*\])*)", declared)
     kind, name, dimensions = match.groups()
     elements = 1
     for size in re.findall(r"\[(\d*)\]", dimensions):
@@ -496,7 +496,7 @@ def _parse_parameters(header: str) -> list[PtxParameter]:
 def _parse_declaration(text: str, kernel: PtxKernel, file: str, line: int) -> None:
     if text.startswith(".reg"):
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
-        if match[1] != "pred" and match[1].lstrip("busf") not in SIZES:
+        if match[1] not in DTYPES:
             raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
         kernel.registers.update(dict.fromkeys(_register_names(text), match[1]))
         return
@@ -508,10 +508,8 @@ def _parse_declaration(text: str, kernel: PtxKernel, file: str, line: int) -> No
         kernel.shared.append(_parse_variable(text))
         return
     if re.match(r"\.(local|param)\b", text):
-        match = re.match(r"(.*?\.[busf]\d+\s+)([\w$%]+)(.*)", text)
-        variable = _parse_variable(match[1] + "name" + match[3])
         kind = kernel.local if text.startswith(".local") else kernel.arguments
-        kind.append(Variable(match[2], variable.align, variable.size))
+        kind.append(_parse_variable(text))
         return
     raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
 

@@ -21,13 +21,11 @@ DTYPES = {
     "bf16": np.dtype(np.uint16),  # its bits
     **{pair: np.dtype(np.uint32) for pair in PAIRS},  # the bits of both halves
 }
-SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "16x2": 4}  # bytes, by what follows the letter
 
 
-@functools.cache
 def type_size(name: str) -> int:
     """Bytes of a PTX type such as f32, u64 or pred."""
-    return 1 if name == "pred" else SIZES[name.lstrip("busf")]
+    return DTYPES[name].itemsize
 
 
 @functools.cache

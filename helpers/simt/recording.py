@@ -165,9 +165,8 @@ def _located(
 ) -> Iterator[tuple[tuple, np.ndarray, np.ndarray]]:
     """((memory, array, its start, owner), which of the slots reach it, their offsets there)."""
     if memory is context.generic:
-        found = [memory.memory_of(address) for address in addresses.tolist()]
-        for one, low in dict.fromkeys(found):
-            there = np.flatnonzero([place == (one, low) for place in found])
+        for one, low, inside in memory.split(addresses):
+            there = np.flatnonzero(inside)
             for where, chosen, offsets in _located(
                 context, one, slots[there], addresses[there] - low
             ):

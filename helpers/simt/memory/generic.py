@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..lanes import Lanes
@@ -23,17 +25,25 @@ class GenericMemory:
 
     def parts(self, addresses: np.ndarray, lanes: Lanes):
         """Yields (memory, first address of its window, lanes whose addresses are there)."""
-        left = lanes.mask
-        if addresses.min() < self.windows[-1][1]:
-            for low, high, memory in self.windows:
-                inside = left & (addresses >= low) & (addresses < high)
-                if inside.any():
-                    yield memory, low, Lanes(inside)
-                    left = left & ~inside
-        if left is lanes.mask:
+        if addresses.min() >= self.windows[-1][1]:
             yield self.global_memory, 0, lanes
-        elif left.any():
-            yield self.global_memory, 0, Lanes(left)
+            return
+        for memory, low, inside in self.split(addresses):
+            if (lanes.mask & inside).any():
+                yield memory, low, Lanes(lanes.mask & inside)
+
+    def split(
+        self, addresses: np.ndarray
+    ) -> Iterator[tuple[GlobalMemory | SharedMemory | LocalMemory, int, np.ndarray]]:
+        """Yields (memory, first address of its window, which addresses are there)."""
+        outside = np.ones(len(addresses), bool)
+        for low, high, memory in self.windows:
+            inside = (addresses >= low) & (addresses < high)
+            outside &= ~inside
+            if inside.any():
+                yield memory, low, inside
+        if outside.any():
+            yield self.global_memory, 0, outside
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         result = None
@@ -51,10 +61,3 @@ class GenericMemory:
             wide = [np.broadcast_to(value, addresses.shape) for value in values]
             kept = [chosen.with_stand_ins(value) for value in wide]
             memory.store(chosen.with_stand_ins(addresses) - low, kept, access, chosen)
-
-    def memory_of(self, address: int) -> tuple[GlobalMemory | SharedMemory | LocalMemory, int]:
-        """(memory, first address of its window) of one generic address."""
-        for low, high, memory in self.windows:
-            if low <= address < high:
-                return memory, low
-        return self.global_memory, 0

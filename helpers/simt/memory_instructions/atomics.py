@@ -13,13 +13,12 @@ import numpy as np
 from ..context import Context
 from ..instructions import Instruction, elements, unknown
 from ..lanes import Lanes, Step
-from ..memory.access import SHARED_END, SHARED_WINDOW, Access
-from ..memory.causality import GPU, scope_of
+from ..memory.access import SHARED_END, SHARED_WINDOW
 from ..memory.shared import flag_names
 from ..operands import address_reader, reader, writer
 from ..operations import find_operation
 from ..ptx_types import DTYPES, UNSIGNED, type_size
-from .loads_and_stores import Memory, memory_space
+from .loads_and_stores import Memory, access_of, memory_space
 
 OPERATIONS: dict[str, Callable] = {
     "add": np.add,
@@ -64,11 +63,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
     writers = [writer(context, target, kind) for target in targets]
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
     tally = context.tally_of(instruction)
-    access = Access(instruction, type_size(kind), 1, tally, atomic=True)
-    access.variable = context.shared_variables.get(instruction.number, "")
-    access.scope = scope_of(instruction.modifiers, GPU)
-    access.acquires = bool({"acquire", "acq_rel"} & {*instruction.modifiers})
-    access.releases = bool({"release", "acq_rel"} & {*instruction.modifiers})
+    access = access_of(context, instruction, type_size(kind), 1, tally, atomic=True)
     raw = UNSIGNED[access.size]
 
     def change(lanes: Lanes, places: np.ndarray, values: list[np.ndarray]) -> np.ndarray:

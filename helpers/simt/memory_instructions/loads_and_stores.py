@@ -94,13 +94,17 @@ def memory_space(context: Context, instruction: Instruction) -> Memory:
     return context.global_memory if modifiers & {"global", "const"} else context.generic
 
 
-def _set_order(access: Access) -> None:
-    """How strong a load or store is. A volatile one is a relaxed one of the system."""
-    modifiers = {*access.instruction.modifiers}
-    if modifiers & (STRONG_LOADS | {"release"}):
-        access.scope = scope_of(access.instruction.modifiers, GPU)
-    access.acquires, access.releases = "acquire" in modifiers, "release" in modifiers
+def access_of(context: Context, instruction: Instruction, size: int, *more, **named) -> Access:
+    """The access of an instruction, of elements of `size` bytes. A volatile one is a relaxed one of
+    the system."""
+    access, modifiers = Access(instruction, size, *more, **named), {*instruction.modifiers}
+    if access.atomic or modifiers & (STRONG_LOADS | {"release"}):
+        access.scope = scope_of(instruction.modifiers, GPU)
+    access.acquires = bool({"acquire", "acq_rel"} & modifiers)
+    access.releases = bool({"release", "acq_rel"} & modifiers)
     access.read_only = "nc" in modifiers
+    access.variable = context.shared_variables.get(instruction.number, "")
+    return access
 
 
 def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
@@ -109,9 +113,8 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     targets = elements(instruction.operands[0])
     steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
     polls = instruction.number in context.polling
-    access = Access(instruction, type_size(kind), len(targets), tally, steers, polls=polls)
-    access.variable = context.shared_variables.get(instruction.number, "")
-    _set_order(access)
+    about = type_size(kind), len(targets), tally, steers
+    access = access_of(context, instruction, *about, polls=polls)
     if instruction.number in optimistic_loads(context.kernel):
         access.scope = GPU
     addresses = address_reader(context, instruction.operands[1])
@@ -137,9 +140,7 @@ def translate_store(context: Context, instruction: Instruction) -> Step:
         tally = context.uncounted
     kind = instruction.modifiers[-1]
     sources = elements(instruction.operands[1])
-    access = Access(instruction, type_size(kind), len(sources), tally)
-    access.variable = context.shared_variables.get(instruction.number, "")
-    _set_order(access)
+    access = access_of(context, instruction, type_size(kind), len(sources), tally)
     addresses = address_reader(context, instruction.operands[0])
     readers = [reader(context, source, f"b{8 * access.size}") for source in sources]
     memory = memory_space(context, instruction)
