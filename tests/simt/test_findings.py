@@ -206,12 +206,6 @@ def test_what_follows_from_a_bad_pointer_is_no_finding() -> None:
     assert np.isnan(y).all()
 
 
-def test_what_follows_from_a_bad_loop_bound_is_no_finding() -> None:
-    y = np.zeros(64, np.float32)
-    trace = run("bad_index", "unsigned_bound", 2, 32, np.ones(64, np.uint32), y, 64)
-    assert_finds(trace, "bad_index", "unsigned_bound", Bug(OUTSIDE, 64))
-
-
 def test_a_wrong_index_from_a_good_load_is_a_finding() -> None:
     offsets = np.zeros(101, np.int32)
     offsets[41] = 1000
