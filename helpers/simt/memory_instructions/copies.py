@@ -49,7 +49,7 @@ def translate_copy(context: Context, instruction: Instruction) -> Step:
     if bulk and [action, *more] == ["prefetch", "L2", "global"]:
         return lambda lanes: None
     if bulk and {action, *more} <= BULK and action != more[0]:
-        return _bulk_copy(context, instruction, action != "global", more[0] != "global")
+        return _BulkCopy(context, instruction, action != "global", more[0] != "global")
     raise unknown(instruction)
 
 
@@ -176,119 +176,125 @@ def translate_store(context: Context, instruction: Instruction) -> Step:
 # ---- of whole pieces ----------------------------------------------------------------------------
 
 
-def _bulk_copy(context: Context, instruction: Instruction, inward: bool, outward: bool) -> Step:
-    """cp.async.bulk into shared memory, or out of it, or both."""
-    target, source, length, *rest = instruction.operands
-    into = shared_reader(context, target) if inward else address_reader(context, target)
-    out_of = shared_reader(context, source) if outward else address_reader(context, source)
-    sizes = wide_reader(context, length, "u32")
-    bar = shared_reader(context, rest[0]) if inward else None
-    masks = None
-    if "multicast_cluster" in instruction.modifiers:
-        masks = wide_reader(context, rest[1], "u16")
-    copies, shared, memory = context.copies, context.shared, context.global_memory
-    shadow, mbarriers = shared.shadow, context.mbarriers
-    tally = context.tally_of(instruction)
-    # What a bulk copy wrote, another may read without a fence: both go through the async proxy.
-    bulk = np.array(
-        [one.opcode == "cp" and "bulk" in one.modifiers for one in context.kernel.instructions]
-    )
+class _BulkCopy:
+    """cp.async.bulk into shared memory, or out of it, or both: one thread copies a whole piece."""
 
-    def report(kind: str, message: str, slot: int) -> None:
-        context.reporter.report(kind, instruction, message, np.array([slot]))
+    def __init__(self, context: Context, instruction: Instruction, inward: bool, outward: bool):
+        self.context, self.instruction = context, instruction
+        self.inward, self.outward = inward, outward
+        target, source, length, *rest = instruction.operands
+        self.into = (shared_reader if inward else address_reader)(context, target)
+        self.out_of = (shared_reader if outward else address_reader)(context, source)
+        self.sizes = wide_reader(context, length, "u32")
+        self.bar = shared_reader(context, rest[0]) if inward else None
+        several = "multicast_cluster" in instruction.modifiers
+        self.masks = wide_reader(context, rest[1], "u16") if several else None
+        self.tally = context.tally_of(instruction)
+        # What a bulk copy wrote, another may read without a fence: both go through the async proxy.
+        kernel = context.kernel.instructions
+        self.bulk = np.array([one.opcode == "cp" and "bulk" in one.modifiers for one in kernel])
 
-    def place_of(slot: int, address: int, size: int, verb: str) -> tuple[int, int]:
-        """(byte of the batch's shared memory, bytes that fit there); a finding if not all do."""
-        block, near, outside = shared.locate(np.array([slot]), np.array([address]), instruction)
-        if outside[0] or near[0] < 0 or near[0] + size > shared.declared:
-            message = f"{size} bytes at byte {int(near[0])}, but {shared.extent()}"
-            report(f"out-of-bounds shared {verb}", message, slot)
-        room = shared.declared - int(near[0]) if near[0] >= 0 and not outside[0] else 0
-        return int(block[0] * shared.stride + near[0]), min(size, max(0, room))
-
-    def fetch(slot: int, address: int, size: int) -> np.ndarray | None:
-        """The bytes to copy; None if not all are there."""
-        if not outward:
-            tally.copied_in_bytes += size
-            tally.copy_sectors += _sectors(address, size)
-            data = memory.read_range(address, size, instruction, slot)
-            if data is None:
-                return None
-            writers, times = memory.stored(address, size)
-            fenced = np.maximum(copies.fenced_global[writers], copies.fenced_global[slot])
-            if (times >= fenced).any():
-                report(
-                    "global memory not fenced for an asynchronous copy",
-                    "bytes that a thread has stored in this launch are copied with no "
-                    "fence.proxy.async between",
-                    slot,
-                )
-            return data
-        place, room = place_of(slot, address, size, "load")
-        if room < size:
-            return None
-        entries = shadow.entries(np.array([place]), size)
-        shadow.check_read(np.array([slot]), entries, Access(instruction, size, 1))
-        context.suspicion.use_loaded(instruction)
-        stamps = shadow.written[entries]
-        fenced = np.maximum(copies.fenced[stamps & THREAD], copies.fenced[slot])
-        stale = (stamps != 0) & (shadow.stamps.time(stamps) >= fenced)
-        if (stale & ~bulk[shadow.stamps.site(stamps)]).any():
-            report(
-                "shared memory not fenced for an asynchronous copy",
-                "bytes that a thread stored are copied with no fence.proxy.async between",
-                slot,
-            )
-        if not inward:
-            shadow.owner[entries] = READ
-            group = int(copies.bulk_committed[slot])
-            copies.outward.append(CopyOut(slot, group, instruction, entries))
-        return shared.views[1][place : place + size].copy()
-
-    def deliver(slot: int, address: int, bar_address: int, size: int, data, reads) -> None:
-        """Without data, or room for it, what fits is filled with ones, and the wait ends."""
-        place, room = place_of(slot, address, size, "store")
-        data = np.full(room, 255, np.uint8) if data is None else data[:room]
-        new = Copy(instruction, np.array([slot]), np.array([place]), data[None], reads=reads)
-        copies.begin(new)
-        only = np.zeros(context.slots, bool)
-        only[slot] = True
-        where = np.full(context.slots, bar_address)
-        barrier = None
-        for barrier, _ in mbarriers.find(Lanes(only), where, instruction):
-            mbarriers.complete(barrier, size, new)
-        if barrier is None:
-            copies.land(new, new.slots)
-
-    def copy(lanes: Lanes) -> None:
-        targets, sources, lengths = into(lanes), out_of(lanes), sizes()
-        bars = bar(lanes) if bar else None
+    def __call__(self, lanes: Lanes) -> None:
+        targets, sources, lengths = self.into(lanes), self.out_of(lanes), self.sizes()
+        bars = self.bar(lanes) if self.bar else None
+        copies, shared, tally = self.context.copies, self.context.shared, self.tally
         tally.copy_requests += lanes.warps
         for slot in np.flatnonzero(lanes.mask).tolist():
             to, start, size = int(targets[slot]), int(sources[slot]), int(lengths[slot])
             data = None
             if (to | start | size) % BULK_ALIGN:
                 message = f"addresses and size ({size}) must be multiples of {BULK_ALIGN} bytes"
-                report("misaligned bulk copy", message, slot)
+                self._report("misaligned bulk copy", message, slot)
             elif size:
+                fetch = self._fetch_shared if self.outward else self._fetch_global
                 data = fetch(slot, start, size)
             reads = copies.outside.take()
-            if not size or data is None and not inward:
+            if not size or data is None and not self.inward:
                 continue
-            if not inward:
+            if not self.inward:
                 tally.copied_out_bytes += size
                 tally.copy_sectors += _sectors(to, size)
-                memory.write_range(to, data, instruction, slot)
+                self.context.global_memory.write_range(to, data, self.instruction, slot)
                 copies.outward[-1].writes = copies.outside.take()
                 continue
             ends = [(to, int(bars[slot]))]
-            if masks is not None:
-                ranks = [rank for rank in range(MAX_CLUSTER) if masks()[slot] >> rank & 1]
+            if self.masks is not None:
+                mask = int(self.masks()[slot])
+                ranks = [rank for rank in range(MAX_CLUSTER) if mask >> rank & 1]
                 ends = [[shared.at_rank(one, rank) for one in ends[0]] for rank in ranks]
-            for end in ends:
-                deliver(slot, *end, size, data, reads)
+            for end, bar in ends:
+                place, room = self._place(slot, end, size, "store")
+                # Without data, or room for it, what fits is filled with ones, and the wait ends.
+                kept = np.full(room, 255, np.uint8) if data is None else data[:room]
+                self._deliver(slot, place, kept, reads, bar, size)
 
-    return copy
+    def _report(self, kind: str, message: str, slot: int) -> None:
+        self.context.reporter.report(kind, self.instruction, message, np.array([slot]))
+
+    def _place(self, slot: int, address: int, size: int, verb: str) -> tuple[int, int]:
+        """(byte of the batch's shared memory, bytes that fit there); a finding if not all do."""
+        shared, where = self.context.shared, (np.array([slot]), np.array([address]))
+        block, near, outside = shared.locate(*where, self.instruction)
+        if outside[0] or near[0] < 0 or near[0] + size > shared.declared:
+            message = f"{size} bytes at byte {int(near[0])}, but {shared.extent()}"
+            self._report(f"out-of-bounds shared {verb}", message, slot)
+        room = shared.declared - int(near[0]) if near[0] >= 0 and not outside[0] else 0
+        return int(block[0] * shared.stride + near[0]), min(size, max(0, room))
+
+    def _fetch_global(self, slot: int, address: int, size: int) -> np.ndarray | None:
+        """The bytes to copy; None if not all are there."""
+        memory, fenced = self.context.global_memory, self.context.copies.fenced_global
+        self.tally.copied_in_bytes += size
+        self.tally.copy_sectors += _sectors(address, size)
+        data = memory.read_range(address, size, self.instruction, slot)
+        if data is None:
+            return None
+        writers, times = memory.stored(address, size)
+        if (times >= np.maximum(fenced[writers], fenced[slot])).any():
+            self._report(
+                "global memory not fenced for an asynchronous copy",
+                "bytes that a thread has stored in this launch are copied with no "
+                "fence.proxy.async between",
+                slot,
+            )
+        return data
+
+    def _fetch_shared(self, slot: int, address: int, size: int) -> np.ndarray | None:
+        """As `_fetch_global`."""
+        context, copies, shadow = self.context, self.context.copies, self.context.shared.shadow
+        place, room = self._place(slot, address, size, "load")
+        if room < size:
+            return None
+        entries = shadow.entries(np.array([place]), size)
+        shadow.check_read(np.array([slot]), entries, Access(self.instruction, size, 1))
+        context.suspicion.use_loaded(self.instruction)
+        stamps = shadow.written[entries]
+        fenced = np.maximum(copies.fenced[stamps & THREAD], copies.fenced[slot])
+        stale = (stamps != 0) & (shadow.stamps.time(stamps) >= fenced)
+        if (stale & ~self.bulk[shadow.stamps.site(stamps)]).any():
+            self._report(
+                "shared memory not fenced for an asynchronous copy",
+                "bytes that a thread stored are copied with no fence.proxy.async between",
+                slot,
+            )
+        if not self.inward:
+            shadow.owner[entries] = READ
+            group = int(copies.bulk_committed[slot])
+            copies.outward.append(CopyOut(slot, group, self.instruction, entries))
+        return context.shared.views[1][place : place + size].copy()
+
+    def _deliver(self, slot: int, place: int, data: np.ndarray, reads, bar: int, size: int) -> None:
+        """Begin the copy; an mbarrier counts `size` bytes."""
+        context, slots = self.context, np.array([slot])
+        new = Copy(self.instruction, slots, np.array([place]), data[None], reads=reads)
+        context.copies.begin(new)
+        only = np.zeros(context.slots, bool)
+        only[slot] = True
+        where, barrier = np.full(context.slots, bar), None
+        for barrier, _ in context.mbarriers.find(Lanes(only), where, self.instruction):
+            context.mbarriers.complete(barrier, size, new)
+        if barrier is None:
+            context.copies.land(new, new.slots)
 
 
 def _sectors(address: int, size: int) -> int:
