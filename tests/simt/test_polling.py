@@ -138,10 +138,10 @@ ADD_BY_SWAPS = """
 
 def test_compare_and_swap_loops_of_a_thousand_threads_end_soon() -> None:
     y, f = np.zeros(1, np.int32), np.zeros(1, np.float32)
-    began = time.perf_counter()
+    began = time.process_time()
     trace = run(ADD_BY_SWAPS, 1024, y, f.view(np.int32))
     assert not trace.findings and f[0] == 1024
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 LOCK_OF_ALL = """
