@@ -14,7 +14,7 @@ such a loop in parts, each load or store of it makes at most `MORE` requests mor
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -357,33 +357,31 @@ def without_volatile(kernel: PtxKernel) -> PtxKernel:
 def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
     """Of the loops that poll, by the number of the branch that closes them."""
     found = {}
-    for number, instruction in enumerate(kernel.instructions):
-        label = instruction.operands[-1] if instruction.operands else None
-        if instruction.opcode == "bra" and isinstance(label, Label):
-            start = kernel.labels.get(label.name, number + 1)
-            loop = kernel.instructions[start : number + 1]
-            poll = _polling(loop) if any(map(_reads_what_others_store, loop)) else None
-            if poll:
-                found[number] = Poll(poll, not _goes_on(loop))
+    for branch, start in _branches(kernel):
+        loop = kernel.instructions[start : branch.number + 1]
+        poll = _polling(loop) if any(map(_reads_what_others_store, loop)) else None
+        if poll:
+            found[branch.number] = Poll(poll, not _goes_on(loop))
     return found
+
+
+def _branches(kernel: PtxKernel) -> Iterator[tuple[Instruction, int]]:
+    """Each branch with the number of the instruction that it goes to."""
+    for one in kernel.instructions:
+        label = one.operands[-1] if one.operands else None
+        if one.opcode == "bra" and isinstance(label, Label) and label.name in kernel.labels:
+            yield one, kernel.labels[label.name]
 
 
 @once
 def hands_over(kernel: PtxKernel) -> bool:
     """Whether threads may tell one another in shared memory what they have done: by a load that is
     volatile or stronger, or an atomic whose result is used."""
-    for instruction in kernel.instructions:
-        strong = instruction.opcode == "ld" and STRONG_LOADS & {*instruction.modifiers}
-        if strong and "global" not in instruction.modifiers:
-            return True
-    results = {
-        name
-        for instruction in kernel.instructions
-        if instruction.opcode == "atom" and "global" not in instruction.modifiers
-        for name in instruction.writes
-    }
-    return bool(results) and any(
-        not results.isdisjoint(instruction.reads) for instruction in kernel.instructions
+    used = used_atomics(kernel)
+    return any(
+        "global" not in one.modifiers
+        for one in kernel.instructions
+        if one.number in used or one.opcode == "ld" and STRONG_LOADS & {*one.modifiers}
     )
 
 
@@ -456,11 +454,7 @@ def unrolled_loops(kernel: PtxKernel) -> dict[int, range]:
     """The loops that may be unrolled: by the number of the branch that ends them, the numbers of
     their instructions."""
     found = {}
-    for branch in kernel.instructions:
-        label = branch.operands[-1] if branch.operands else None
-        if branch.opcode != "bra" or not isinstance(label, Label):
-            continue
-        start = kernel.labels.get(label.name, branch.number + 1)
+    for branch, start in _branches(kernel):
         if start > branch.number or start in kernel.as_written:
             continue
         body = kernel.instructions[start : branch.number]
@@ -477,9 +471,10 @@ def _may_be_unrolled(kernel: PtxKernel, body: list[Instruction], loop: range) ->
         return False
     if not any(one.opcode in MEMORY for one in body):
         return False  # nothing that is counted
-    inner = [one for one in body if one.opcode in JUMPS]
-    if not all(loop.start < _target(kernel, one) <= loop.stop for one in inner):
-        return False  # a loop around another, or one with a second way out
+    targets = {one.number: target for one, target in _branches(kernel)}
+    for one in body:
+        if one.opcode in JUMPS and not one.number < targets.get(one.number, -1) <= loop.stop:
+            return False  # a loop around another, or one with a second way out
     return _steps(body)
 
 
@@ -488,26 +483,15 @@ def skipped_shared(kernel: PtxKernel) -> frozenset[tuple[str, int]]:
     """File and line of accesses to shared memory that a short branch jumps over: the assembler may
     predicate them, and the hardware then counts requests of warps without an active lane too."""
     found = set()
-    for branch in kernel.instructions:
-        label = branch.operands[-1] if branch.operands else None
-        if branch.opcode == "bra" and branch.guard and isinstance(label, Label):
-            stop = kernel.labels.get(label.name, 0)
-            inside = kernel.instructions[branch.number + 1 : stop]
-            if len(inside) <= SHORT:
-                found |= {
-                    (one.file, one.line)
-                    for one in inside
-                    if one.opcode in MEMORY and "shared" in one.modifiers
-                }
+    for branch, stop in _branches(kernel):
+        inside = kernel.instructions[branch.number + 1 : stop]
+        if branch.guard and len(inside) <= SHORT:
+            found |= {
+                (one.file, one.line)
+                for one in inside
+                if one.opcode in MEMORY and "shared" in one.modifiers
+            }
     return frozenset(found)
-
-
-def _target(kernel: PtxKernel, jump: Instruction) -> int:
-    """The instruction that a jump inside a loop goes on to; -1 for one that is left by it, or that
-    goes back."""
-    label = jump.operands[-1] if jump.operands else None
-    place = kernel.labels.get(label.name, -1) if isinstance(label, Label) else -1
-    return place if jump.opcode == "bra" and place > jump.number else -1
 
 
 def _is_kept(one: Instruction) -> bool:
