@@ -40,7 +40,7 @@ from .cpp_text import (
     WORKSPACE_CLASS,
     chosen,
 )
-from .request import ExportError, ExportRequest
+from .request import COPYRIGHT, LICENCE, TUNED_ON, ExportError, ExportRequest, origin
 from .sources import included, texts
 from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans
 from .terms import wrapped
@@ -139,8 +139,6 @@ class _CppFile:
     # ---- head -------------------------------------------------------------------------------
 
     def _head(self) -> str:
-        licence, copyright, *_ = self.request.origin(self.steps[0])
-        origins = dict.fromkeys(o for step in self.steps for o in self.request.origin(step)[2:])
         dtypes = " and ".join(dtype.name for dtype in self.request.dtypes)
         call = self.call
         declared = [f"class {self.request.name}_zeros;  // see below"] * call.workspace
@@ -152,9 +150,9 @@ class _CppFile:
         text = self._filled(
             HEAD,
             errors=listed.rstrip(),
-            licence=licence,
-            copyright=copyright,
-            origin="\n".join(origins),
+            licence=LICENCE,
+            copyright=COPYRIGHT,
+            origin="\n".join([*map(origin, self.steps), f"The plan was tuned on an {TUNED_ON}."]),
             parameters=", ".join(call.names),
             result=call.result(),
             shapes=", ".join([dtypes, *map(str, self.request.shapes)]),

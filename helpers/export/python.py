@@ -22,10 +22,13 @@ from ..catalogue.tuned import Tuned, tuned_table
 from ..problem.operations import OPERATIONS
 from ..run.bound import load
 from .request import (
+    COPYRIGHT,
+    LICENCE,
     PROJECT,
     TUNED_ON,
     ExportError,
     ExportRequest,
+    origin,
     takes_matrix,
 )
 from .sources import texts
@@ -90,7 +93,7 @@ def write(request: ExportRequest, framework: str) -> str:
     planning = modules[0].body.partition(GENERATED)[0]
     functions = FUNCTIONS[framework].splitlines()[: None if operations else 1]
     sections = [
-        _head(request, steps, what, needs, functions),
+        _head(steps, what, needs, functions),
         _imports([line for one in modules for line in one.imports]),
         planning.strip() + "\n",
         _rule("the choice of a kernel"),
@@ -163,11 +166,7 @@ def _rule(title: str) -> str:
     return f"# ---- {title} ".ljust(WIDTH, "-") + "\n"
 
 
-def _head(
-    request: ExportRequest, steps: list[str], what: str, needs: str, functions: list[str]
-) -> str:
-    licence, copyright_line = request.origin(request.kernels[0])[:2]
-    files = [f"    {request.origin(step)[2]}" for step in steps]
+def _head(steps: list[str], what: str, needs: str, functions: list[str]) -> str:
     about = (
         f"Needs {needs}, and a GPU of compute capability 7.5 or newer. `plan` returns the kernel "
         f"and the launch for a matrix. The plans were tuned on an {TUNED_ON}; on another GPU they "
@@ -181,11 +180,11 @@ def _head(
         "",
         *textwrap.wrap(about, WIDTH),
         "",
-        *files,
+        *(f"    {origin(step)}" for step in steps),
         '"""',
         "",
-        f"# {licence}",
-        f"# {copyright_line}",
+        f"# {LICENCE}",
+        f"# {COPYRIGHT}",
     ]
     return "\n".join(lines)
 

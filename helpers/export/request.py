@@ -21,6 +21,7 @@ from ..simt.cuda_text import token_hash
 BEST = "best"  # stands for the kernels that `choose` picks for softmax
 PROJECT = "softmax-worklog"
 LICENCE = "SPDX-License-Identifier: MIT"
+COPYRIGHT = "Copyright (c) 2026 softmax-worklog developers"
 TUNED_ON = "NVIDIA H200"
 # Reserved words of C++ and Python.
 KEYWORDS = frozenset(
@@ -78,17 +79,13 @@ class ExportRequest:
     strided: bool = False  # whether row strides may be larger than cols
     any_start: bool = False  # whether x and y may be aligned to one element, each differently
 
-    def origin(self, step: str) -> list[str]:
-        """Return lines for the head of a file or section: licence, copyright, source, tuning."""
-        file = split_trial(step).file
-        trial = f", as {step}" if file != step else ""
-        return [
-            LICENCE,
-            "Copyright (c) 2026 softmax-worklog developers",
-            f"From {REPO_URL or PROJECT}, kernels/{file}.cu{trial}, "
-            f"text {token_hash(load(step).code)}.",
-            f"Its plan was tuned on an {TUNED_ON}.",
-        ]
+
+def origin(step: str) -> str:
+    """Return where an exported kernel comes from, in a sentence."""
+    file = split_trial(step).file
+    trial = f", as {step}" if file != step else ""
+    text = token_hash(load(step).code)
+    return f"From {REPO_URL or PROJECT}, kernels/{file}.cu{trial}, text {text}."
 
 
 def takes_matrix(step: str) -> bool:
