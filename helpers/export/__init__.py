@@ -8,7 +8,7 @@
 
 The modules, lowest first; each imports from those above it alone:
 
-    terms            expressions of headers as C++
+    lines            code in lines of limited width
     request          what is to be exported, and the origin that a file states
     sources          the texts of kernel files as they are exported
     intervals        interval arithmetic: the rules of a header for sets of problems

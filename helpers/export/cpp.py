@@ -40,10 +40,10 @@ from .cpp_text import (
     WORKSPACE_CLASS,
     chosen,
 )
+from .lines import wrapped
 from .request import COPYRIGHT, LICENCE, TUNED_ON, ExportError, ExportRequest, origin
 from .sources import included, texts
 from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans
-from .terms import wrapped
 
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
 # The keys of a header that the file states as code or that are for the series alone.

@@ -1,36 +1,38 @@
 """The rules of headers as C++ functions: which problems a kernel accepts, and how it is launched.
 
-`CppText` is the domain in which the program of a header becomes C++. A function returns a `Plan`,
-whose error is cudaSuccess if the kernel accepts the matrix.
+`CppText` is the domain in which the program of a header becomes C++ of type `long long`. A function
+returns a `Plan`, whose error is cudaSuccess if the kernel accepts the matrix. A divisor that may be
+0 is written `divisor(...)`, which rejects the matrix if it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from string import Template
-from typing import NamedTuple
 
 import numpy as np
 
 from ..base.gpu import H200
 from ..catalogue.dispatch import SOFTMAX_RANKING, Rank
-from ..catalogue.expressions import Definition, ExpressionError, Names, Requirement
+from ..catalogue.expressions import (
+    COMPARISONS,
+    DIVISIONS,
+    Definition,
+    Evaluate,
+    ExpressionError,
+    Names,
+    Requirement,
+)
 from ..catalogue.plan import INPUTS
 from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned
 from ..run.bound import Kernel
 from .cpp_text import TUNED
+from .lines import wrapped
 from .request import ExportError
 from .specialisations import file_of
-from .terms import AND, ATOM, COMPARE, Term, Terms, wrapped
 
-DIVISOR = """\
-bool sound = true;  // until something is divided by zero, which rejects the matrix
-const auto divisor = [&sound](long long number) {
-    sound = sound && number > 0;
-    return sound ? number : 1;
-};"""
 # The names that rules may read, as members of the matrix and the GPU.
 NUMBERS = {
     "rows": "matrix.rows",
@@ -60,76 +62,98 @@ ERRORS = {  # of a requirement that is not met, by its rule; others give cudaErr
 }
 
 
-class _Statement(NamedTuple):
-    lines: Sequence[str]
-    defines: str = ""  # the variable that it defines
-    rejects: bool = True  # whether it is needed even if that variable is not read
+SOUND = "bool sound = true;  // whether every value is defined"
+REJECTS = {  # what is not, by the function that stands for it
+    "divisor": """\
+const auto divisor = [&sound](long long number) {
+    sound = sound && number > 0;
+    return number > 0 ? number : 1;
+};""",
+    "no_case": "const auto no_case = [&sound] { return sound = false, 0LL; };",
+}
+# Precedences of operators, lowest first; an operand of a lower one is in parentheses.
+LEVELS = ("||", "&&", "== != < <= > >=", "+ -", "* / %")
+FUNCTIONS = {"min": "lesser", "max": "greater"}  # std::min takes two of the same type
 
-    @property
-    def reads(self) -> set[str]:
-        """The variables that it reads; members of something do not count."""
-        return {*re.findall(r"(?<![.\w])[A-Za-z_]\w*", "\n".join(self.lines))}
+
+class Text(str):
+    """An expression in C++."""
+
+    level = len(LEVELS)
+
+    @classmethod
+    def of(cls, text: str, level: int) -> Text:
+        made = cls(text)
+        made.level = level
+        return made
+
+    def within(self, level: int) -> str:
+        """Return the text, in parentheses if its operator binds less than a level."""
+        return self if self.level >= level else f"({self})"
 
 
-class CppText(Terms):
+class CppText:
     """The domain of C++: definitions and requirements become statements."""
 
     def __init__(self, tuned: Sequence[str] = ()) -> None:
         self.tuned = tuned  # names of the Build table that `given` may have values for
-        self.statements: list[_Statement] = []
+        self.lines: list[str] = []
 
-    def define(self, definition: Definition, names: Names) -> Term:
-        cases: list[tuple[Term, Term | None]] = []
-        if definition.name in self.tuned:
-            given = Term(f"given.{definition.name}", ATOM, 0)
-            cases.append((given, Term(f"{given.text} >= 0", COMPARE)))
-        for value, condition in definition.cases:
-            when = self.number(1) if condition is None else condition.value(names, self)
-            if when.number != 0:
-                cases.append((value.value(names, self), None if when.number else when))
-            if when.number:
-                break
-        name, least = definition.name, min((value.least for value, _ in cases), default=0)
-        if len(cases) == 1 and cases[0][1] is None:
-            term = cases[0][0]
-            if term.number is not None:
-                return term
-            lines = [f"const long long {name} = {term.text};"]
+    def number(self, number: int) -> Text:
+        return Text(number if number < 2**31 else f"{number}LL")
+
+    def apply(self, function: str, *values: Text) -> Text:
+        """Apply a function; raise `ExpressionError` if a difference is divided: it may be negative,
+        and then the quotient depends on the language."""
+        if function in DIVISIONS:
+            left, right = values
+            if re.search(r" - (?!1\b)", left):  # sizes are at least 1
+                raise ExpressionError(f"divides {left}, which may be negative")
+            # A plan's values are positive once a kernel accepts the matrix.
+            positive = right.isdigit() or right in NUMBERS or right.startswith("plan.")
+            values = left, right if positive else Text(f"divisor({right})")
+        level = next((n for n, signs in enumerate(LEVELS) if function in signs.split()), None)
+        if level is None:
+            return Text(f"{FUNCTIONS.get(function, function)}({', '.join(values)})")
+        left, right = values
+        # A comparison of comparisons is in parentheses; other operators are left-associative.
+        left = left.within(level + (function in COMPARISONS))
+        return Text.of(f"{left} {function} {right.within(level + 1)}", level)
+
+    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> Text:
+        # Compilers warn about && within || unless it is in parentheses.
+        terms = (part(names, self).within(2) for part in parts)
+        return Text.of((" && " if conjunction else " || ").join(terms), int(conjunction))
+
+    def define(self, definition: Definition, names: Names) -> Text:
+        name = definition.name
+        cases = [
+            (value.value(names, self), condition and condition.value(names, self))
+            for value, condition in definition.cases
+        ]
+        if name in self.tuned:
+            cases.insert(0, (Text(f"given.{name}"), Text.of(f"given.{name} >= 0", 2)))
+        last = "no_case()" if cases[-1][1] else cases.pop()[0]
+        if not cases and last.isdigit():
+            return last
+        lines = [f"{when.within(1)} ? {value} :" for value, when in cases]
+        if lines:
+            self.lines += [f"const long long {name} =", *(f"    {line}" for line in lines)]
+            self.lines.append(f"    {last};")
         else:
-            lines, word = [f"long long {name} = 0;"], "if"
-            for term, when in cases:
-                condition = f"{word} ({when.text}) " if when else "else "
-                lines.append(f"{condition}{name} = {term.text};")
-                word = "else if"
-            if not cases or cases[-1][1] is not None:
-                lines.append("else return plan;" if cases else "return plan;")
-        rejects = any("return" in line or "divisor(" in line for line in lines)
-        if rejects:
-            lines[0] = f"[[maybe_unused]] {lines[0]}"
-        self.statements.append(_Statement(lines, name, rejects))
-        return Term(name, ATOM, least)
+            self.lines.append(f"const long long {name} = {last};")
+        return Text(name)
 
     def require(self, requirement: Requirement, names: Names) -> None:
-        if requirement.rule == "Build":  # `accepted` checks the range of macros
+        rule, condition = requirement.rule, requirement.condition
+        known = {name: int(names[name]) for name in condition.names if names[name].isdigit()}
+        if known.keys() == condition.names and condition.value(known):
             return
-        term = requirement.condition.value(names, self)
-        if term.number:
-            return
-        error = ERRORS.get(requirement.rule)
-        result = f"refused(plan, {error})" if error else "plan"
-        line = f"if (!{term.within(ATOM)}) return {result};"
-        self.statements.append(_Statement([line]))
-
-    def needed(self, reads: set[str]) -> tuple[list[str], set[str]]:
-        """Return the lines of the statements that do something or define what others or `reads`
-        need, and the inputs that they read."""
-        lines: list[str] = []
-        live = {*reads}
-        for statement in reversed(self.statements):
-            if statement.rejects or statement.defines in live:
-                live = (live | statement.reads) - {statement.defines}
-                lines = [*statement.lines, *lines]
-        return lines, live
+        if rule == "Build" or rule == "Shared" and known.get("shared_mem") == 0:
+            return  # `accepted` checks the range of macros
+        result = f"refused(plan, {ERRORS[rule]})" if rule in ERRORS else "plan"
+        condition = condition.value(names, self).within(len(LEVELS))
+        self.lines.append(f"if (!{condition}) return {result};")
 
 
 def identifier(step: str) -> str:
@@ -156,41 +180,49 @@ def kernel_plan(
     """Return the C++ function that plans one kernel.
 
     `dtypes` are those of the file, of which the kernel may support some; `values` are names of the
-    Build table that the plan passes on, `tuned` those that may be given. Raises `ExportError` for a
-    header that is not valid C++.
+    Build table that the plan passes on, `tuned` those that may be given.
     """
     contract, domain = kernel.header, CppText(tuned)
-    names = _inputs(dtypes)
+    names = _inputs()
     if "inner" not in contract.operation.sizes:
-        names |= {"inner": domain.number(1)}
+        names["inner"] = Text("1")
     try:
         contract.program(kernel.block, any_start=True).evaluate(names, domain)
     except ExpressionError as error:
         raise ExportError(f"{step}: its header cannot be exported to C++: {error}") from None
-    results = {f"macros[{place}]": names[name] for place, name in enumerate(contract.macros)}
-    results |= {"block": names["block"], "grid": names["grid"], "shared": names["shared_mem"]}
-    for name in ("workspace", "CLUSTER", "PROGRAMMATIC", *values):
-        if name in names:
-            results[name.lower()] = names[name]
-    results |= {
-        name: domain.number(1) for name in ("cooperative", "strided") if getattr(contract, name)
-    }
-    lines, inputs = domain.needed({term.text for term in results.values() if term.number is None})
-    lines += [f"plan.{name} = {term.text};" for name, term in results.items() if term.text != "0"]
-    align = contract.fields["Align"].replace("size", "matrix.size")
+    results = {f"macros[{place}]": name for place, name in enumerate(contract.macros)}
+    results |= {"block": "block", "grid": "grid", "shared": "shared_mem"}
+    results |= {name.lower(): name for name in ("workspace", "CLUSTER", "PROGRAMMATIC", *values)}
     first = ["Plan plan;", f"plan.kernel = Kernel::{identifier(step)};"]
     own = [dtype for dtype in dtypes if dtype in contract.dtypes]
     if len(own) < len(dtypes):
         others = " && ".join(f"matrix.dtype != Dtype::{dtype.name}" for dtype in own)
         first.append(f"if ({others}) return plan;")
-    divides = any("divisor(" in line for line in lines)
-    first += DIVISOR.splitlines() if divides else []
+    align = contract.fields["Align"].replace("size", "matrix.size")
     aligned = f"matrix.x_start % {align} == 0 && matrix.y_start % {align} == 0"
-    first += _declarations(inputs, aligned)
-    lines.append("return sound ? accepted(plan) : plan;" if divides else "return accepted(plan);")
+    inputs = {**NUMBERS, **TRUTHS, "isAligned": aligned}
+    defined = {entry.name for entry in contract.build}  # `packs` of a rank is another value
+    first += _declarations(
+        domain.lines, {n: text for n, text in inputs.items() if n not in defined}
+    )
+    last = []
+    for member, name in results.items():
+        if names.get(name, "0") != "0":
+            last.append(f"plan.{member} = {names[name]};")
+    flags = (name for name in ("cooperative", "strided") if getattr(contract, name))
+    last += (f"plan.{name} = true;" for name in flags)
+    words = re.findall(r"\w+", "\n".join([*domain.lines, *last]))
+    rejects = [line for name in REJECTS if name in words for line in REJECTS[name].splitlines()]
+    first += [SOUND, *rejects] if rejects else []
+    last.append("return sound ? accepted(plan) : plan;" if rejects else "return accepted(plan);")
+    for number, line in enumerate(domain.lines):
+        found = re.match(r"const long long (\w+)", line)
+        if found and words.count(found[1]) == 1:
+            domain.lines[number] = f"[[maybe_unused]] {line}"
     about = f"// kernels/{split_trial(step).file}.cu: what its header says."
     more = ", const Changes& given = {}" if tuned else ""
-    return f"{about}\n{_function(f'plan_{identifier(step)}', [*first, '', *lines], more)}"
+    lines = [*first, "", *domain.lines, *last]
+    return f"{about}\n{_function(f'plan_{identifier(step)}', lines, more)}"
 
 
 def given_values(names: Sequence[str]) -> str:
@@ -239,49 +271,41 @@ def planned(steps: Sequence[str], best: bool, tuned: bool = False) -> str:
         lines = [f"return checked(matrix) ? {call} : Plan{{}};"]
         return f"{about}.\n{_function('planned', lines)}"
     ranks = [(rank, file_of(rank.file)) for rank in SOFTMAX_RANKING if file_of(rank.file) in steps]
-    ranked, lines, inputs = [step for _, step in ranks], [], set()
+    ranked, lines = [step for _, step in ranks], []
     for place, (rank, step) in enumerate(ranks):
         plan = f"plan_{identifier(step)}(matrix, gpu)"
         if ranked.count(step) > 1:  # it is computed once
             if step not in ranked[:place]:
                 lines.append(f"const Plan {identifier(step)} = {plan};")
             plan = identifier(step)
-        statement, reads = _rank(rank, plan, "faster(plan, matrix, gpu)" if tuned else "plan")
-        lines += statement
-        inputs |= reads
-    first = ["Plan plan;", "if (!checked(matrix)) return plan;", *_declarations(inputs)]
+        lines += _rank(rank, plan, "faster(plan, matrix, gpu)" if tuned else "plan")
+    first = [
+        "Plan plan;",
+        "if (!checked(matrix)) return plan;",
+        *_declarations(lines, NUMBERS | TRUTHS),
+    ]
     body = _function("planned", [*first, *lines, "return plan;"])
     return f"{about}: that of the first of these kernels that accepts it.\n{body}"
 
 
-def _rank(rank: Rank, plan: str, result: str) -> tuple[list[str], set[str]]:
-    """Return the statement for one entry of the ranking, and the inputs that it reads. Values of
-    the kernel's own Build table are members of its plan."""
+def _rank(rank: Rank, plan: str, result: str) -> list[str]:
+    """Return the statement for one entry of the ranking. Values of the kernel's own Build table are
+    members of its plan."""
     own = rank.when.names - {*NUMBERS, *TRUTHS}
-    names = _inputs(()) | {name: Term(f"plan.{name}") for name in own}
-    condition = rank.when.value(names, CppText())
-    parts = [] if condition.number else [condition.within(AND)]
+    names = _inputs() | {name: Text(f"plan.{name}") for name in own}
+    parts = [rank.when.value(names, CppText()).within(1)] if rank.when.names else []
     parts.insert(0 if own else len(parts), f"use(plan, {plan})")
-    statement = _Statement([f"if ({' && '.join(parts)}) return {result};"])
-    return [f"// {re.sub('[{}]', '', rank.reason)}", *statement.lines], statement.reads
+    return [f"// {re.sub('[{}]', '', rank.reason)}", f"if ({' && '.join(parts)}) return {result};"]
 
 
-def _inputs(dtypes: Sequence[np.dtype]) -> dict[str, Term]:
-    """Return the terms of all inputs."""
-    names = {name: Term(name) for name in NUMBERS}
-    names |= {name: Term(name, ATOM, 0) for name in (*TRUTHS, "isAligned")}
-    if len(dtypes) == 1:
-        names["size"] = CppText().number(dtypes[0].itemsize)
-    return names
+def _inputs() -> dict[str, Text]:
+    return {name: Text(name) for name in (*NUMBERS, *TRUTHS, "isAligned")}
 
 
-def _declarations(inputs: set[str], aligned: str = "") -> list[str]:
-    """Return the declarations of inputs as local variables."""
-    truths = {**TRUTHS, "isAligned": aligned}
-    return [
-        *(f"const long long {name} = {text};" for name, text in NUMBERS.items() if name in inputs),
-        *(f"const bool {name} = {text};" for name, text in truths.items() if name in inputs),
-    ]
+def _declarations(lines: Iterable[str], inputs: Mapping[str, str]) -> list[str]:
+    """Return the declarations of the inputs that statements read."""
+    read = {*re.findall(r"(?<![.\w])[A-Za-z_]\w*", "\n".join(lines))}
+    return [f"const long long {name} = {text};" for name, text in inputs.items() if name in read]
 
 
 def _function(name: str, lines: Sequence[str], more: str = "") -> str:

@@ -21,6 +21,7 @@ from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned, tuned_table
 from ..problem.operations import OPERATIONS
 from ..run.bound import load
+from .lines import WIDTH, wrapped
 from .request import (
     COPYRIGHT,
     LICENCE,
@@ -33,7 +34,6 @@ from .request import (
 )
 from .sources import texts
 from .specialisations import file_of
-from .terms import WIDTH, wrapped
 
 PARTS = Path(__file__).parent / "parts"
 # The modules for softmax, those for other operations, and what a file is for and needs.

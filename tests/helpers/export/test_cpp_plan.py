@@ -4,53 +4,60 @@ import itertools
 
 import pytest
 
-from helpers.catalogue.expressions import Expression, ExpressionError
+from helpers.catalogue.expressions import Definition, Expression, ExpressionError
 from helpers.catalogue.registry import steps, variants
-from helpers.export.cpp_plan import CppText
+from helpers.export.cpp_plan import CppText, Text
 from helpers.export.request import is_exportable
-from helpers.export.terms import Term
 from helpers.problem.problem import MAX_BYTES, MAX_INT, Problem
 from helpers.run.bound import load
 from tests.helpers.export.plans import GPUS
 
-NAMES = {name: Term(name) for name in ("rows", "cols", "size")}
-NAMES |= {"share": Term("share", least=0), "any": Term("any", least=float("-inf"))}
-NAMES |= {"one": CppText().number(1), "none": CppText().number(0)}
+NAMES = {name: Text(name) for name in ("rows", "cols", "size", "share")}
 
 
 def as_cpp(text: str) -> str:
-    return Expression(text).value(NAMES, CppText()).text
+    return Expression(text).value(NAMES, CppText())
 
 
 @pytest.mark.parametrize(
     ("text", "cpp"),
     [
         ("rows - (cols - 3)", "rows - (cols - 3)"),
+        ("rows * (cols * 3) - 2 - 1", "rows * (cols * 3) - 2 - 1"),
+        ("(rows + 1) * 2", "(rows + 1) * 2"),
+        ("rows / cols / 2", "rows / cols / 2"),
+        ("(rows + cols - 1) / cols", "(rows + cols - 1) / cols"),
         ("rows / (cols / 2)", "rows / divisor(cols / 2)"),
         ("rows % share == 0", "rows % divisor(share) == 0"),
+        ("rows / (share + 1)", "rows / divisor(share + 1)"),
         ("ceil_div(rows, share) * cols", "ceil_div(rows, divisor(share)) * cols"),
         ("rows > 1 || cols > 1 && size == 2", "rows > 1 || (cols > 1 && size == 2)"),
+        ("(rows > 1 || cols > 1) && size == 2", "(rows > 1 || cols > 1) && size == 2"),
         ("(rows > 1) == (cols > 1)", "(rows > 1) == (cols > 1)"),
         ("rows < 4294967296", "rows < 4294967296LL"),
         ("power_of_two(max(rows, 3)) * (cols + 1)", "power_of_two(greater(rows, 3)) * (cols + 1)"),
-        ("rows * (one + none)", "rows"),
-        ("one == 0 || rows > 3", "rows > 3"),
-        ("rows > 3 && one == 0", "0"),
-        ("rows / share > 3 && one == 0", "rows / divisor(share) > 3 && 0"),
-        ("rows > 3 || one", "1"),
-        ("rows && one", "rows != 0"),
-        ("rows >= 1 && cols >= 2", "cols >= 2"),
-        ("one / none", "1 / divisor(0)"),
     ],
 )
-def test_terms_guard_divisors_nest_without_a_warning_and_fold_literals(text: str, cpp: str) -> None:
+def test_divisors_are_guarded_and_operators_nest_without_a_warning(text: str, cpp: str) -> None:
     assert as_cpp(text) == cpp
 
 
-@pytest.mark.parametrize("text", ["(rows - cols) / 2", "any % 2", "ceil_div(rows - 2, 3)"])
+@pytest.mark.parametrize("text", ["(rows - cols) / 2", "ceil_div(rows - 2, 3)"])
 def test_a_number_that_may_be_negative_is_not_divided(text: str) -> None:
     with pytest.raises(ExpressionError, match="which may be negative"):
         as_cpp(text)
+
+
+def test_cases_are_a_line_each() -> None:
+    cases = ((Expression("8"), Expression("rows > 3 && cols > 3")), (Expression("rows"), None))
+    domain = CppText()
+    assert domain.define(Definition("most", cases), NAMES) == "most"
+    assert domain.define(Definition("few", ((Expression("3"), None),)), NAMES) == "3"
+    assert domain.define(Definition("some", cases[:1]), NAMES) == "some"
+    assert domain.lines == [
+        *("const long long most =", "    rows > 3 && cols > 3 ? 8 :", "    rows;"),
+        *("const long long some =", "    rows > 3 && cols > 3 ? 8 :", "    no_case();"),
+    ]
 
 
 @pytest.mark.parametrize("step", [*filter(is_exportable, (*steps(), *variants()))])

@@ -12,9 +12,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from helpers.base.gpu import H200
 from helpers.base.paths import ROOT
 from helpers.catalogue.dispatch import RANKINGS
 from helpers.catalogue.registry import steps, variants
+from helpers.catalogue.tuned import tuned_table
 from helpers.export.python import write
 from helpers.export.request import ExportError, export_request, takes_matrix
 from helpers.export.sources import GUARD
@@ -69,9 +71,24 @@ def plan_of_export(module: ModuleType, matrix: Matrix, **around) -> tuple[str, L
 @pytest.fixture(scope="module")
 def wanted() -> dict[Matrix, tuple[str, Launch] | None]:
     """The project's plans; None where it refuses."""
-    drawn = matrices(10000, tuple(np.dtype(name) for name in DTYPES))
+    drawn = [*matrices(10000, tuple(np.dtype(name) for name in DTYPES)), *corners()]
     whole = (m for m in drawn if m.x_start % m.dtype.itemsize == m.y_start % m.dtype.itemsize == 0)
     return {matrix: chosen(matrix) for matrix in whole}
+
+
+def corners() -> Iterator[Matrix]:
+    """The first and last shapes of each tuned plan's ranges, and those just outside."""
+    for plan in tuned_table(H200):
+        (rows, last_rows), (cols, last_cols) = plan.rows, plan.cols
+        pack, dtype = 16 // plan.problem.itemsize, np.dtype(plan.dtypes[0])
+        whole = pack if plan.problem.packed else 1
+        first = -(-cols // whole) * whole
+        for row, col in (
+            *((rows, first), (rows - 1, first), (rows, first - whole)),
+            *((last_rows, last_cols), (last_rows + 1, last_cols), (last_rows, last_cols + whole)),
+        ):
+            if 1 <= row <= 2**20:
+                yield Matrix(row, col, dtype, col, col, 0, 0, H200)
 
 
 def differences(module: ModuleType, wanted: dict) -> Iterator[Matrix]:
