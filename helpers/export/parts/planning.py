@@ -205,7 +205,7 @@ def _plan(file: str, table: dict, dtype: str, reason: str) -> Plan:
 
 @functools.cache
 def kernel(file: str) -> Kernel:
-    """Return a kernel of `SOURCES`."""
+    """Return a kernel of `SOURCES`, as the keys of its header describe it."""
     text = source(file)
     comment = re.match(r"(//.*\n)*", text)[0]
     fields = re.findall(r"^// ([A-Z][a-z]+): +(.*\n(?://  .*\n)*)", comment, re.MULTILINE)
@@ -264,7 +264,7 @@ def no_case() -> int:
     raise Refused("no case of its table holds for this shape")
 
 
-FUNCTIONS = {
+FUNCTIONS = {  # all that a rule can call
     "__builtins__": {},
     "min": min,
     "max": max,
