@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the way back: dx = y * (dy - sum(y * dy)). y and dy stay in registers while the blocks
+// Idea:     the gradient: dx = y * (dy - sum(y * dy)). y and dy stay in registers while the blocks
 //           of a cluster exchange one sum; what was not kept of the way there is computed anew from
 //           x, with three sums that are merged as the pairs of 02_online.cu are.
 // Computes: softmax_backward

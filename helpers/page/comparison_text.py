@@ -55,7 +55,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
     ]
     lines += [
         "",
-        f"{score(shown)} The kernels were developed on these shapes.",
+        f"{verdicts(shown)} The kernels were developed on these shapes.",
         "",
         *family_table(recorded),
         "",
@@ -81,6 +81,13 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         f"[Every case, a line each]({relative(every_case_path())})",
     ]
     return "\n".join(lines)
+
+
+def verdicts(cases: Sequence[Comparison]) -> str:
+    """How many cases are ahead, level and lost, and how many are out of date."""
+    changed = sum(not case.is_current() for case in cases)
+    earlier = f" {changed} of them were timed with an earlier version or launch of our kernel."
+    return score(cases) + earlier * bool(changed)
 
 
 def unseen_block(picture: Path) -> str:
@@ -332,9 +339,7 @@ def around_block() -> str:
     if not (shown := around_cases(recorded_by(load_comparisons))):
         return "No comparison of operations around softmax is recorded yet."
     found = around_chains(recorded_by(load_pipelines))
-    earlier = sum(not case.is_current() for case in shown)
-    of_earlier = f" {earlier} of them with earlier versions of our kernels (#)." * bool(earlier)
-    lines = [score(shown) + of_earlier, "", *group_table(shown), ""]
+    lines = [verdicts(shown), "", *group_table(shown), ""]
     lines += [
         "*Ahead*, *level*, *level (slower)* and *lost* are as above. Where PyTorch has no "
         "function for an operation, it runs several functions."

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the way back of log-softmax, from x
+// Idea:     the backward pass of log-softmax, from x
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -11,7 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. With p = softmax(x), this is softmax's way back where dy is x: p * (dy - sum(p * dy)).
+// 8 minutes. With p = softmax(x), this is the backward pass of softmax where dy is x:
+// p * (dy - sum(p * dy)).
 // Make it that of log-softmax.
 
 extern "C" __global__ void way_back_of_log(const float* __restrict__ x, float* __restrict__ y,

@@ -11,7 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 10 minutes. With p = softmax(x), y = p * (x - sum(p * x)) is softmax's way back where dy is x.
+// 10 minutes. With p = softmax(x), y = p * (x - sum(p * x)) is the backward pass of softmax where
+// dy is x.
 // Write how what was found of two parts of a row is put together.
 
 // What a part of a row comes to: its maximum, the sum of exp(v - max), that of exp(v - max) * v.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Idea:     add two arrays, 16 bytes of each a thread: the least traffic of two reads and a write,
-//           which is what the way back of softmax needs (14).
+//           which is what the backward pass of softmax needs (14).
 // Computes: two_reads
 // Row:      none; the matrices are flat arrays
 // Launch:   block = 128, grid = (rows * cols + 4 * block - 1) / (4 * block)

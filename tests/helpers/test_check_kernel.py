@@ -71,20 +71,20 @@ def test_masked_rows_are_part_of_checking_a_kernel() -> None:
 
 def test_correct_kernels_are_accepted() -> None:
     verdict = check_kernel(raw("01_naive"), shapes=[(3, 7), (129, 31)])
-    assert verdict == "softmax_naive: right on 2 shapes and 12 rows with -inf, NaN or +inf"
-    assert "right on 8 shapes" in check_kernel(raw("00_copy"), shapes=QUICK_SHAPES)
-    assert "right on 10 shapes" in check_kernel(LANES), "a file compiled for each: long rows too"
+    assert verdict == "softmax_naive: correct for 2 shapes and 12 rows with -inf, NaN or +inf"
+    assert "correct for 8 shapes" in check_kernel(raw("00_copy"), shapes=QUICK_SHAPES)
+    assert "correct for 10 shapes" in check_kernel(LANES), "a file compiled for each: long rows too"
 
 
 def test_shapes_that_the_header_refuses_are_left_out() -> None:
     kernel = raw("01_naive", ("cols >= 1", "cols >= 6 && cols <= 40"))
     verdict = check_kernel(kernel, shapes=[(1, 1), (3, 7), (129, 31), (2, 65)])
-    assert "right on 2 shapes and 0 rows" in verdict
+    assert "correct for 2 shapes and 0 rows" in verdict
 
 
 def test_kernel_that_takes_long_rows_alone_is_checked_at_long_rows() -> None:
     kernel = raw("05_float4", ("cols >= 1", "cols >= 5000"))
-    assert "right on 2 shapes and 6 rows" in check_kernel(kernel)
+    assert "correct for 2 shapes and 6 rows" in check_kernel(kernel)
 
 
 # ---- kernel files that are compiled for each shape ----------------------------------------------
@@ -97,8 +97,8 @@ SOME_SHAPES = ((1, 1), (3, 7), (5, 33), (3, 2000))
 @pytest.mark.parametrize("dtype", EACH_DTYPE)
 def test_kernel_file_is_compiled_for_each_shape_and_dtype(dtype: str) -> None:
     verdict = check_kernel(LANES, SOME_SHAPES, dtype=dtype)
-    assert verdict == "softmax_lanes: right on 4 shapes and 18 rows with -inf, NaN or +inf"
-    assert "right on 1 shape and" in check_kernel(LANES, [(3, 7)], 32, dtype)
+    assert verdict == "softmax_lanes: correct for 4 shapes and 18 rows with -inf, NaN or +inf"
+    assert "correct for 1 shape and" in check_kernel(LANES, [(3, 7)], 32, dtype)
 
 
 LANES_DEFECTS = {
@@ -145,7 +145,7 @@ APART_DEFECTS = {
 def test_a_kernel_that_takes_strides_is_checked_with_rows_apart(dtype: str) -> None:
     verdict = check_kernel(APART, SOME_SHAPES, dtype=dtype)
     assert verdict == (
-        "softmax_apart: right on 4 shapes, 7 views and 18 rows with -inf, NaN or +inf"
+        "softmax_apart: correct for 4 shapes, 7 views and 18 rows with -inf, NaN or +inf"
     )
 
 
@@ -186,7 +186,7 @@ def test_views_that_the_header_refuses_are_left_out() -> None:
     code = APART.replace("Align:    size", "Align:    16")
     code = code.replace("cols >= 1 &&", "cols >= 1 && x_stride * size % 16 == 0 &&")
     verdict = check_kernel(code, [(3, 4), (3, 8), (3, 7)])
-    assert verdict.startswith("softmax_apart: right on 2 shapes, 2 views and 12 rows")
+    assert verdict.startswith("softmax_apart: correct for 2 shapes, 2 views and 12 rows")
 
 
 def test_shapes_that_are_all_refused_are_no_success() -> None:
@@ -210,4 +210,6 @@ def test_shapes_that_are_no_pairs_are_named(shapes, message: str) -> None:
     with pytest.raises(TypeError) as caught:
         check_kernel(source("01_naive.cu"), shapes=shapes)
     assert str(caught.value) == message
-    assert "right on 2 shapes" in check_kernel(source("01_naive.cu"), shapes=iter([(3, 7), [1, 1]]))
+    assert "correct for 2 shapes" in check_kernel(
+        source("01_naive.cu"), shapes=iter([(3, 7), [1, 1]])
+    )

@@ -49,14 +49,14 @@ def shapes_of(name: str):
 )
 def test_a_right_kernel_is_accepted(name: str, chosen: dict, dtype: str) -> None:
     said = check_kernel(EACH[name], shapes_of(name), dtype=dtype, features=chosen)
-    assert f"right on {len(shapes_of(name))} shapes" in said and "rows with -inf" in said
+    assert f"correct for {len(shapes_of(name))} shapes" in said and "rows with -inf" in said
     if name.startswith("cross"):
         assert "4 views" in said, "an array that may start anywhere does"
 
 
 def test_16_bits_may_be_widened() -> None:
     said = check_kernel(FUSED, SHAPES, dtype="float16", features={"WIDE": 1, "LOG": 1})
-    assert said.startswith("fused, LOG = 1, WIDE = 1: right on 4 shapes")
+    assert said.startswith("fused, LOG = 1, WIDE = 1: correct for 4 shapes")
 
 
 DEFECTS = {

@@ -57,10 +57,11 @@ def test_instructions_and_slots(case, seen) -> None:
     assert profile.of(*case).instructions_per_row == executed / case.rows
     if launch_of(case.step, Problem(*case[1:]))["grid"] < 8 * 132:
         return  # SMs without a block do not count
-    # The share of the slots is that of the instructions in those that the time has.
+    # The share of the slots is that of the instructions in those that the time has. The profiler
+    # counts them in different replays, whose times differ by up to a third.
     clocks = seen["gpu__time_duration.sum"] * 1e-9 * HERTZ
     expected = executed / (clocks * 132 * 4)
-    assert profile.of(*case).issuing == pytest.approx(expected, rel=0.3, abs=0.01)
+    assert profile.of(*case).issuing == pytest.approx(expected, rel=0.4, abs=0.01)
 
 
 @each_case

@@ -94,7 +94,7 @@ def test_every_build_is_right(name: str, dtype: str, chosen: dict[str, int]) -> 
     shapes = builds(kernel, dtype, chosen)
     shape = shapes[sum(map(ord, f"{name}{dtype}{chosen}")) % len(shapes)]
     said = check_kernel(kernel, [shape], dtype=dtype, features=chosen)
-    assert re.search("right on 1 shape( and|, )", said)
+    assert re.search("correct for 1 shape( and|, )", said)
 
 
 def random_shape(chance: random.Random, axes: bool) -> tuple[int, ...]:

@@ -472,7 +472,7 @@ def test_live_result_is_right_with_another_block_size(name: str, block: int) -> 
 def test_live_kernel_passes_the_check_of_the_notebooks(name: str) -> None:
     for dtype in CONTRACT[name].dtypes:
         verdict = check_kernel(CODE[name], dtype=dtype.name)
-        assert verdict.startswith(f"{kernel_names(CODE[name])[0]}: right on ")
+        assert verdict.startswith(f"{kernel_names(CODE[name])[0]}: correct for ")
 
 
 @pytest.mark.gpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the way back of log-softmax, from x
+// Idea:     the backward pass of log-softmax, from x
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0

@@ -41,12 +41,12 @@ def kernels_of(text: str) -> str:
     includes = "".join(re.findall(r"^#include <cuda_[bf]\w*16.h>\n", text, flags=re.MULTILINE))
     _, *texts = re.split(r"^#elif defined\(FAST_TEXT\) .*\n", text[: -len("#endif\n")], flags=re.M)
     begin, end = text.index("// ---- specialisations"), text.index("#undef SOFTMAX_WORKLOG_TEXT")
-    first, *builds = text[begin:end].split("#define FAST_TEXT ")
-    placed = (
-        build.replace("#include FAST_SELF", texts[int(build.partition(" ")[0]) - 1])
-        for build in builds
-    )
-    return includes + first + "#define FAST_TEXT ".join(["", *placed])
+
+    def placed(part: str) -> str:
+        one = r"#define FAST_TEXT (\d+)(.*?)#include FAST_SELF"
+        return re.sub(one, lambda at: at[2] + placed(texts[int(at[1]) - 1]), part, flags=re.DOTALL)
+
+    return includes + placed(text[begin:end])
 
 
 def own(step: str, rows: int, cols: int, dtype: str) -> Build:
