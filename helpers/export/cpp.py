@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import PurePath
 from string import Template
 
 from ..catalogue.plan import DTYPE_OPTIONS, option_name
-from ..catalogue.registry import split_trial
+from ..catalogue.registry import INCLUDE, split_trial
 from ..problem.problem import MAX_BYTES, MAX_INT
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
@@ -256,14 +257,11 @@ class _CppFile:
         undefine their macros at the end, and of what these include."""
         name = f"{self.request.name.upper()}_TEXT"
         for number, (file, text) in enumerate(self.texts.items(), 1):
-            code = re.sub(r"^[ \t]*#[ \t]*include .*\n", "", text, flags=re.M).strip()
+            others = included(file, self.texts) if file in self.files else []
+            code = self._with_own_includes(text, others).strip()
             code = re.sub(r'\bextern "C" (?=__global__)', "", code)
             yield f"#elif defined({name}) && {name} == {number}\n#undef {name}"
             yield f"// ---- kernels/{self._path(file)} ".ljust(99, "-")
-            others = included(file, self.texts) if file in self.files else []
-            for other in others:
-                yield f"#define {name} {self._number(other)}  // {self._path(other)}"
-                yield f"#include {self.request.name.upper()}_SELF"
             yield f"{code}\n"
             if file in self.files:
                 plain = strip_comments("".join(map(self.texts.get, [*others, file])))
@@ -272,6 +270,25 @@ class _CppFile:
                 given = [macro for one in built for macro in self._macros(one)]
                 yield from (f"#undef {macro}" for macro in dict.fromkeys([*given, *own]))
                 yield ""
+
+    def _with_own_includes(self, text: str, others: Sequence[str]) -> str:
+        """Return a kernel's text in which the file includes itself where the kernel includes
+        another file, since macros that stand before an include decide what it defines; `others`
+        are these files and those that they include."""
+        left, name = [*others], self.request.name.upper()
+
+        def place(line: re.Match) -> str:
+            found = INCLUDE.match(line[0])
+            wanted = PurePath(found[1]).name if found else ""
+            taken = left[: left.index(wanted) + 1] if wanted in left else []
+            del left[: len(taken)]
+            return "".join(
+                f"#define {name}_TEXT {self._number(one)}  // {self._path(one)}\n"
+                f"#include {name}_SELF\n"
+                for one in taken
+            )
+
+        return re.sub(r"^[ \t]*#[ \t]*include .*\n", place, text, flags=re.M)
 
     def _number(self, file: str) -> int:
         return [*self.texts].index(file) + 1

@@ -20,6 +20,8 @@ CASES = [
     ("07_warp", 64, 256, "bfloat16"),
     ("08_cluster", 8192, 50304, "bfloat16"),
     ("09_grid", 1, 1048576, "float32"),
+    ("10_sixteen_bit", 64, 200, "float16"),
+    ("10_sixteen_bit", 64, 200, "bfloat16"),
     ("11_any_row", 8192, 50257, "float32"),
     ("11_short_rows", 65536, 77, "bfloat16"),
     ("11_any_length", 4, 3000001, "float32"),
