@@ -14,9 +14,10 @@
 //           ROWS       = 4 when packs <= 128
 //                      | 1
 //           THREADS    = 32 when packs <= 128
+//                      | 512 when FROM_X == 1 && size == 4 && share > 2048 && share <= 4096
 //                      | max(64, 32 * ceil_div(share, 128))
 //           PACKS      = ceil_div(share, THREADS)
-//           RESIDENT   = max(1, 1024 / (THREADS * ROWS))
+//           RESIDENT   = max(1, 4096 / (THREADS * ROWS * max(4, PACKS)))
 //           EVICT_LAST = 5 * rows * row > 4 * l2 && capability >= 80
 // Launch:   block = THREADS * ROWS, block == THREADS * ROWS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
