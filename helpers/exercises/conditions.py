@@ -78,11 +78,11 @@ def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
 
     return [
         right_on(
-            f"it is also right where {across} differ by hundreds",
+            f"it is also correct where {across} differ by hundreds",
             lambda dtype: 20 * make_input(8, cols, dtype=dtype),
         ),
         right_on(
-            f"it is also right for {lines} with -inf, NaN and +inf",
+            f"it is also correct for {lines} with -inf, NaN and +inf",
             lambda dtype: special_rows(cols, dtype),
         ),
     ]
@@ -163,7 +163,7 @@ def coalesced(*shapes: Shape) -> Condition:
             "touches: do neighbouring lanes take neighbouring floats?"
         )
 
-    return _of_runs("a warp's lanes touch no more sectors than they have to", complaint, shapes)
+    return _of_runs("a warp's lanes touch no more sectors than necessary", complaint, shapes)
 
 
 def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shape) -> Condition:
@@ -215,12 +215,12 @@ def in_registers(*shapes: Shape) -> Condition:
         if not lines:
             return ""
         return (
-            f"an array lies in local memory, which is as far away as x; it is used in "
+            f"an array is in local memory, which is as far away as x; it is used in "
             f"{lines}. Registers have no addresses: every index must be a number that the "
             "compiler knows, and so every loop over it unrolled"
         )
 
-    return _of_runs("nothing lies in local memory", complaint, shapes)
+    return _of_runs("no local memory is used", complaint, shapes)
 
 
 def by_shuffles(shape: Shape) -> Condition:
@@ -250,10 +250,11 @@ def named_lanes() -> Condition:
             return ""
         return (
             f"Line {line}: __activemask() says which lanes happen to run together, and that may "
-            "differ from run to run. Name the lanes that must come, and let them come"
+            "differ from run to run. Name the lanes that take part, and let all of them execute the "
+            "shuffle"
         )
 
-    return Condition("each mask names the lanes that must come", complaint)
+    return Condition("each mask names the lanes that take part", complaint)
 
 
 # ---- ideas of single exercises ----------------------------------------------------------------

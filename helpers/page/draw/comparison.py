@@ -91,7 +91,7 @@ def of_speedups(cases: Sequence[Comparison]) -> tuple[Figure, str]:
     names = [ALL if row == math.inf else f"{row}" for row in rows]
     title = f"Speedup over the best baseline, {cases[0].dtype}"
     x = "rows (blue: ahead, grey: level, pale orange: slower, orange: lost, black: no kernel)"
-    return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.21), title
+    return charts.heat_map(columns, names, fields, title, x, "columns per row", high=0.21), title
 
 
 def _field(case: Comparison | None) -> charts.Field | None:
@@ -253,7 +253,7 @@ def _lines(cases: Sequence[Comparison], title: str):
     charts.scales(axes, [case.cols for case in cases], True, False)
     columns = sorted({case.cols for case in cases})
     axes.set_xticks(columns[:: 1 if len(columns) < 8 else 2])
-    axes.set_xlabel("columns of a row")
+    axes.set_xlabel("columns per row")
     axes.set_ylabel("fraction of copy bandwidth")
     labels.add(axes, columns[0], 1, "a copy", (0, 4), color=style.BLACK, fontweight="bold")
     labels.at_ends(axes, ends)

@@ -65,7 +65,7 @@ def _says(entries: Sequence[Entry]) -> str:
     worst = max(entries, key=lambda entry: entry.off(entry.ours))
     text = (
         f"{_title(entries)} of what was measured; of the others {high} were too high and "
-        f"{len(missed) - high} too low; farthest off, as a ratio, is {worst.step}, "
+        f"{len(missed) - high} too low; the largest error, as a ratio, is that of {worst.step}, "
         f"{worst.ours:.2f} predicted and {worst.measured:.2f} measured."
     )
     if mine := [entry for entry in entries if entry.mine is not None]:

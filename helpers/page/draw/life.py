@@ -183,13 +183,13 @@ def _sentence(found: Life) -> str:
     count, barriers = len(found.warps), len(found.barriers)
     who = f"{counted(count, 'warp')} meet{'s' * (count == 1)}"
     if not barriers:
-        return f"{who} at no barrier: nobody waits for another warp."
+        return f"{who} at no barrier: no warp waits for another."
     met = f"{who} at {counted(barriers, 'barrier')}"
     waits: dict[int, list[int]] = defaultdict(list)
     for number, warp in found.warps.items():
         waits[len(warp.waits)].append(number)
     if not any(waits):
-        return f"{met}, and nobody waits there."
+        return f"{met}, and no warp waits there."
     parts = [
         f"warp{'s' * (len(warps) > 1)} {in_words(warps)} at {times or 'none'}"
         for times, warps in sorted(waits.items())

@@ -62,7 +62,7 @@ MEMORIES = {  # name: (size in the picture, note there, what the sentence says)
     "DRAM": (
         f"{DRAM_GB} GB",
         f"x and y; {DRAM_TB_PER_SECOND} TB/s on the data sheet",
-        f"DRAM, {DRAM_GB} GB, where x and y are",
+        f"DRAM, {DRAM_GB} GB, which holds x and y",
     ),
 }
 # The levels that use a memory, its own level first.

@@ -157,7 +157,7 @@ def _sentence(mail: Mail, groups: list[list[int]]) -> str:
     count = len(groups[0])
     senders, receivers = ({pair[end] for pair in ours} for end in (0, 1))
     if len(ours) == count * (count - 1):
-        who = f"Each of {count} blocks sends {number}{size} to each other one"
+        who = f"Each of {count} blocks sends {number}{size} to every other block"
     else:
         whom = f"{_blocks(receivers, False)}, in {counted(len(ours), 'pair')}"
         who = f"{_blocks(senders)} {number}{size} to {whom}"

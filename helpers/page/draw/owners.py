@@ -266,7 +266,7 @@ def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut)
 def _sentence(found: Owners, by: str, array: str) -> str:
     unit = found.unit(by)
     if (unit == NOBODY).all():
-        return f"Nobody {found.does} an element of {array}."
+        return f"No thread {found.does} an element of {array}."
     first = unit.reshape(-1)[np.flatnonzero(unit.reshape(-1) != NOBODY)[0]]
     place = tuple(np.argwhere(unit == first)[0])
     name = f"{by.capitalize()} {found.number(by)[place]}"
@@ -278,7 +278,7 @@ def _sentence(found: Owners, by: str, array: str) -> str:
             f"{several} of {unit.size} elements belong{'s' * (several == 1)} to more than one {by}"
         )
     if missing := int((found.times == 0).sum()):
-        parts.append(f"nobody {found.does} {missing} element{'s' * (missing > 1)} of {array}")
+        parts.append(f"no thread {found.does} {missing} element{'s' * (missing > 1)} of {array}")
     elif found.times.min() == found.times.max() > 1:
         parts.append(f"each element is {VERBS[found.kind][1]} {found.times.max()} times")
     return "; ".join(parts) + "."

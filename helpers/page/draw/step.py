@@ -374,9 +374,9 @@ def _scale(axes: Axes, cases: Sequence[Case], logy: bool, at: int) -> None:
     axes.set_xticks(columns if len(columns) < 8 and apart else _ticks(columns, at))
     elements = {case.rows * case.cols for case in cases}
     always = _elements(min(elements), max(elements))
-    what = f"columns of a row (the matrix {always} elements: longer rows, fewer of them)"
+    what = f"columns per row (the matrix {always} elements: longer rows, fewer of them)"
     if len(columns) > 1 and len(rows := {case.rows for case in cases}) == 1:
-        what = f"columns of a row ({rows.pop()} rows)"
+        what = f"columns per row ({rows.pop()} rows)"
     if cases[0].inner > 1:
         what = f"elements of a column, {cases[0].inner} apart (the array {always} elements)"
     axes.set_xlabel(what)

@@ -9,9 +9,9 @@ from helpers.simt import KernelText, simulate
 from tests.helpers.draw.looks import Shown, complaints
 
 SAID = {
-    "owners": "Nobody loads an element of x.",
+    "owners": "No thread loads an element of x.",
     "reduction": "In block 0 no thread takes a value from another: nothing is reduced.",
-    "life": "2 warps meet at no barrier: nobody waits for another warp.",
+    "life": "2 warps meet at no barrier: no warp waits for another.",
     "messages": "No block reads what another one wrote: each works alone.",
 }
 

@@ -100,7 +100,7 @@ def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Show
     assert len(cells(figure, hatched=True)) == 32
     # Of 32 that are loaded each has a pair of lanes, and nobody loads the others.
     assert "32 of 64 elements belong to more than one lane" in sentence
-    assert "nobody loads 32 elements of x" in sentence
+    assert "no thread loads 32 elements of x" in sentence
     draw.owners(trace, "block", rows=4, cols=16)
     figure, _, sentence = shown.take()
     assert numbers(figure) == ["0"] and "more than one" not in sentence

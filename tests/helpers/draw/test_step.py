@@ -100,7 +100,7 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown) -> None:
     axes = figure.axes[0]
     assert axes.get_ylabel() == "GB/s, each step of the scale doubles"
     assert axes.get_xlabel() == (
-        "columns of a row (the matrix always has $2^{28}$ elements: longer rows, fewer of them)"
+        "columns per row (the matrix always has $2^{28}$ elements: longer rows, fewer of them)"
     )
     draw.step(steady("03_x"), logy=False)
     figure, plain, _ = shown.take()
