@@ -250,8 +250,7 @@ def named_lanes() -> Condition:
             return ""
         return (
             f"Line {line}: __activemask() says which lanes happen to run together, and that may "
-            "differ from run to run. Name the lanes that take part, and let all of them execute the "
-            "shuffle"
+            "differ from run to run. Name the lanes that take part, and let all execute the shuffle"
         )
 
     return Condition("each mask names the lanes that take part", complaint)
