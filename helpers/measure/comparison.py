@@ -463,7 +463,7 @@ def run_task(task: ComparisonTask) -> Comparison:
     problem, skipped = task.problem, task.skipped()
     step = chosen(problem, gpu_in_use())
     names = [name for name in task.baselines if name not in skipped]
-    copies = other_copies(problem) if problem.plain else []
+    copies = other_copies(problem) if problem.plain and not task.seed else []
     copies = [name for name in copies if name not in task.failed]
     rule = dispatch.candidates(problem, gpu_in_use(), 1)[0] if task.seed and step else step
     ours = [step, rule][: len({step, rule})] if step else []
