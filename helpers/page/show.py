@@ -162,7 +162,7 @@ def findings(trace: Trace, most: int = 2) -> None:
         if lines:
             page.code(lines)
     if more := len(trace.findings[most:]):
-        page.say(f"and {counted(more, 'more finding')}")
+        page.say(f"and {counted(more, 'more diagnostic')}")
     page.plain = page.plain or ["no findings"]
     page.display()
 

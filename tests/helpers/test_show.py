@@ -231,7 +231,7 @@ def test_a_finding_stands_above_its_lines(shown) -> None:
     assert f"  {first.line} > {cited[first.line]}".startswith(marked)
     numbers = [int(line.split()[0]) for line in plain.splitlines() if re.match(r"  \d+", line)]
     assert numbers == list(range(first.line - 2, first.line + 3))
-    assert plain.endswith(f"\nand {len(trace.findings) - 1} more findings")
+    assert plain.endswith(f"\nand {len(trace.findings) - 1} more diagnostics")
     assert f"{first.line} > " in Text(page.replace("strong", "span")).text
     show.findings(trace, most=9)
     assert "more" not in shown[1]["text/plain"] and shown[1]["text/plain"].count(" > ") == 3

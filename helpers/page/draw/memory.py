@@ -425,7 +425,7 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
             axes, Box(start, y - 8, max(1, bar.ideal * size), 12), bar.color
         )  # 1: to be visible
         rectangle(axes, Box(start, y + 5.5, max(1, bar.requests * size), 3.5), DARK)
-        count, what = f"{bar.pieces:,}", f"{_short(bar.pieces / bar.requests)} a request"
+        count, what = f"{bar.pieces:,}", f"{_short(bar.pieces / bar.requests)} per request"
     else:
         rectangle(axes, Box(start, y - 8, max(1, bar.requests * size), 12), bar.color)
         count, what = f"{bar.requests:,}", f"request{'' if bar.requests == 1 else 's'}"

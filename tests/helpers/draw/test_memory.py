@@ -189,7 +189,7 @@ def test_bars_are_as_long_as_the_counts(shown: Shown) -> None:
     # Three loads and a store: an eighth of each is what the bytes need.
     assert lengths == {(memory.WASTE, 200): 4, (BLUE, 25): 4}
     said = [one.get_text() for one in texts(figure)]
-    assert said.count("16,384") == 4 and said.count("32 a request") == 4
+    assert said.count("16,384") == 4 and said.count("32 per request") == 4
     assert [text for text in said if text in ("30", "34", "37")] == ["30", "34", "37"]
 
 
