@@ -329,7 +329,7 @@ def sent_to_the_living(shape: Shape) -> Condition:
 
 def waits_for_messages() -> Condition:
     """Blocks of the SIMT machine keep step, so that a message is there when it is looked for. A
-    block whose neighbours never start must wait for ever, and look again and again."""
+    block whose neighbours never start must wait forever, and look again and again."""
 
     def complaint(attempt: Attempt) -> str:
         alone = _first_block_alone(attempt, {})[0]
@@ -446,7 +446,7 @@ def of_finding(finding: Finding, trace: Trace, file: str) -> str:
         )
     if kind == "hang" and "waits for a store" in message:
         return (
-            f"{where}: this waits for ever: what it looks for is never stored. Is it sent before "
+            f"{where}: this waits forever: what it looks for is never stored. Is it sent before "
             "anybody waits, and to where it is looked for?"
         )
     if kind == "hang":

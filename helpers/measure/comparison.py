@@ -466,7 +466,7 @@ def run_task(task: ComparisonTask) -> Comparison:
     copies = other_copies(problem) if problem.plain and not task.seed else []
     copies = [name for name in copies if name not in task.failed]
     rule = dispatch.candidates(problem, gpu_in_use(), 1)[0] if task.seed and step else step
-    ours = [step, rule][: len({step, rule})] if step else []
+    ours = dict.fromkeys(filter(None, (step, rule)))
     cases, less_precise = measure_beside(ours, names, copies, problem)
     timed = {name: cases[name] for name in filter(None, (step, *names))}
     of_ours = cases.get(step) or cases[problem.operation.bandwidth_baseline]
@@ -489,8 +489,8 @@ def run_task(task: ComparisonTask) -> Comparison:
     )
     if not task.seed:
         return found
-    of_rule = (rule, cases[rule].samples_us) if rule != step else ("", [])
-    return Unseen(**vars(found), seed=task.seed, rule=of_rule[0], rule_us=of_rule[1])
+    of_rule = {"rule": rule, "rule_us": cases[rule].samples_us} if rule != step else {}
+    return Unseen(**vars(found), seed=task.seed, **of_rule)
 
 
 def measure_beside(

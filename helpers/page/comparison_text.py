@@ -131,7 +131,7 @@ def every_case() -> str:
         "# The comparison, case by case",
         "",
         f"The comparison was {comparison_origin()}.{added_later(recorded)} [Comparison]"
-        "(../../../docs/comparison.md) explains the words. Beside the operations around softmax no "
+        "(../../../docs/comparison.md) explains the words. Beside the related operations no "
         "second copy was timed: a fraction above 1.00 there is one of the *bandwidth baseline*, a "
         "plain kernel that moves as many bytes.",
         *(f"{line}." for line in explained_marks(recorded)),
@@ -337,7 +337,7 @@ def share_cell(case: Comparison, name: str) -> str:
 def around_block() -> str:
     """The same for the other operations, alone and in pipelines."""
     if not (shown := around_cases(recorded_by(load_comparisons))):
-        return "No comparison of operations around softmax is recorded yet."
+        return "No comparison of related operations is recorded yet."
     found = around_chains(recorded_by(load_pipelines))
     lines = [verdicts(shown), "", *group_table(shown), ""]
     lines += [

@@ -17,7 +17,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     geometry             which threads run together, and where each stands
     counters             what is counted
     findings             bugs that a run showed
-    suspicion            values that nobody may rely on, and who does
+    suspicion            undefined values, and their uses
     trace                what a launch leaves behind, also for pictures
     cuda_text            reading C: comments, kernels, signatures, a hash of code
     cache                compiled kernels on disk, and which files the compiler could read
@@ -27,7 +27,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     parse                PTX to instructions
     operations           a folder: what each arithmetic opcode computes
     analysis             what is known of a kernel before a run
-    memory               a folder: global, shared and local memory, copies on their way, mbarriers
+    memory               a folder: global, shared and local memory, copies in flight, mbarriers
     context              a kernel with its registers and memories
     operands             how an instruction reads and writes its operands
     memory_instructions  a folder: loads, stores, atomics, copies and mbarriers as functions
@@ -59,7 +59,7 @@ Of a loop that lanes of a warp leave one after another and that ptxas may unroll
 many requests more there may be (Trace.more), and of each counter whether it is exact
 (Trace.standing). Results agree to a few ulp.
 
-What a load gives that nobody may rely on (unwritten or racing bytes, a shuffle from a lane that is
+An undefined value that a load gives (unwritten or racing bytes, a shuffle from a lane that is
 not there) is a finding when it is used: stored where others see it, as an address, or to decide a
 branch. suspicion.py and spreading.py follow it there, bit by bit, from the first such load on; a
 launch without one pays nothing.

@@ -108,7 +108,7 @@ class Barriers:
     # ---- arriving ----
 
     def arrive(self, lanes: Lanes, place: int) -> np.ndarray | None:
-        """Threads reach a sync point; returns those that may pass at once, None for nobody."""
+        """Threads reach a sync point; returns those that may pass at once, or None."""
         sync, mask, skipping = self.places[place], lanes.mask, None
         if self.context.suspicion.shadows:
             self._use_operands(sync, mask)

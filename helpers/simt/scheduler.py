@@ -32,7 +32,7 @@ STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anythin
 PATIENCE = 10_000  # the same, where threads also count rounds or look at a clock: they may give up
 
 
-# The threads that jump, and those that go on; None for nobody.
+# The threads that jump, and those that go on; None if there are none.
 Parted = tuple[np.ndarray | None, np.ndarray | None]
 
 
@@ -173,7 +173,7 @@ class Scheduler:
             return False
         self.stale = self.stale + 1 if context.changes() == self.changes else 0
         self.changes = context.changes()
-        context.clock += 100 * self.stale  # to nobody's eyes but those that wait for a time
+        context.clock += 100 * self.stale  # only a thread that waits for a time sees it
         polls = {key: self.polls[key % polling.step] for key in polling}
         alone = all(poll.alone for poll in polls.values())
         if self.stale > (STALE_ROUNDS if alone else PATIENCE):

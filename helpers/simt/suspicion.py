@@ -1,4 +1,4 @@
-"""Values that nobody may rely on, followed through registers and memory until somebody does.
+"""Undefined values, followed through registers and memory until one is used.
 
 A compiler loads early and more than it needs, and throws away what it does not: such a load is no
 bug. So a load that reads what nobody wrote, or what another thread writes meanwhile, says

@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Right for every row. But packs that are hidden whole are loaded all the same.
+// 8 minutes. Right for every row. But packs that are hidden whole are loaded anyway.
 
 extern "C" __global__ void softmax_causal(const float* __restrict__ x, float* __restrict__ y,
                                           int rows, int cols)

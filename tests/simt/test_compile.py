@@ -282,7 +282,7 @@ def test_nothing_but_a_file_of_this_users_is_read(
     (folder / entry(4)).write_bytes((folder / NAME).read_bytes())
     (folder / entry(4)).chmod(0o666)
     for number in range(1, 5):
-        assert cache.read(entry(number)) is None, number  # a FIFO would wait for ever
+        assert cache.read(entry(number)) is None, number  # a FIFO would wait forever
     cache.write(entry(2), b"instead of the FIFO")
     assert cache.read(entry(2)) == b"instead of the FIFO"
     monkeypatch.setattr(os, "geteuid", lambda: 12345)

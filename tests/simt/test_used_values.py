@@ -1,7 +1,7 @@
 """A load counts where its value is used: small kernels, a rule each, and the twin that breaks it.
 
 The compiler loads early, and more than it needs, and throws away what it does not. In the clean
-kernels something that nobody may rely on is loaded and dropped.
+kernels an undefined value is loaded and dropped.
 """
 
 import numpy as np

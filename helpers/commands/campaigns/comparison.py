@@ -162,15 +162,25 @@ def without(task: ComparisonTask, failure: Failure) -> tuple[ComparisonTask | No
 
 
 def problems_asked_for(options: argparse.Namespace) -> list[Problem]:
-    """The problems that the options name and that fit in this GPU's memory: softmax unless groups
-    are named, the other operations unless shapes or families of softmax are. With `--drawn`, those
-    of softmax or of the groups that are named."""
-    if options.drawn:
-        names = [*GROUPS] if ALL in (options.groups or ()) else options.groups or [NONE]
-        names = [ALONE if name == NONE else name for name in names]
-        problems = [one for name in names for one in drawn(options.drawn, options.seed, name)]
-        fitting = {*bench.shapes_that_fit([one.shape for one in problems])}
-        return [one for one in dict.fromkeys(problems) if one.shape in fitting]
+    """The problems that the options name or draw and that fit in this GPU's memory."""
+    problems = problems_drawn(options) if options.drawn else problems_named(options)
+    fitting = {*bench.shapes_that_fit([one.shape for one in problems])}
+    for one in [one for one in problems if one.shape not in fitting]:
+        print(f"{name_of(one)} does not fit this GPU's memory")
+    return [one for one in problems if one.shape in fitting]
+
+
+def problems_drawn(options: argparse.Namespace) -> list[Problem]:
+    """Problems of softmax or of the groups that are named, drawn at random, each once."""
+    names = [*GROUPS] if ALL in (options.groups or ()) else options.groups or [NONE]
+    names = [ALONE if name == NONE else name for name in names]
+    found = (one for name in names for one in drawn(options.drawn, options.seed, name))
+    return [*dict.fromkeys(found)]
+
+
+def problems_named(options: argparse.Namespace) -> list[Problem]:
+    """Softmax unless groups are named, the other operations unless shapes or families of softmax
+    are."""
     problems, families = [], options.families or COMPARED_FAMILIES
     groups = options.groups or ([NONE] if options.shapes or options.families else [ALL])
     wanted = {shape for family in families for shape in COMPARED_FAMILIES[family]}
@@ -180,10 +190,7 @@ def problems_asked_for(options: argparse.Namespace) -> list[Problem]:
     if NONE not in groups:
         around = entries([*GROUPS] if ALL in groups else groups)
         problems += [problem for problem in around if problem.dtype in options.dtypes]
-    fitting = {*bench.shapes_that_fit([one.shape for one in problems])}
-    for one in [one for one in problems if one.shape not in fitting]:
-        print(f"{name_of(one)} does not fit this GPU's memory")
-    return [one for one in problems if one.shape in fitting]
+    return problems
 
 
 def worth(problem: Problem, why: str) -> tuple:

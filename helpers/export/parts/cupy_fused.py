@@ -1,4 +1,4 @@
-"""Operations around softmax for CuPy arrays."""
+"""Fused and related operations for CuPy arrays."""
 
 from __future__ import annotations
 

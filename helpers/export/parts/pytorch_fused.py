@@ -1,4 +1,4 @@
-"""Operations around softmax for PyTorch tensors."""
+"""Fused and related operations for PyTorch tensors."""
 
 from __future__ import annotations
 

@@ -12,5 +12,5 @@ Lowest first; each imports from those above it in this list alone.
     global_shadow  who touched which bytes of global memory last: races
     global_memory  global memory
     generic        a generic address to the memory that it is in
-    copies         asynchronous copies on their way, and the mbarriers that count them
+    copies         asynchronous copies in flight, and the mbarriers that count them
 """

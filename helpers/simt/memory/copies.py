@@ -27,7 +27,7 @@ from .stamps import THREAD
 
 @dataclass
 class Copy:
-    """Bytes on their way into shared memory: row k of `data` goes to byte `places[k]` on, for
+    """Bytes in flight to shared memory: row k of `data` goes to byte `places[k]` on, for
     thread `slots[k]`."""
 
     instruction: Instruction
@@ -166,7 +166,7 @@ class MBarrier:
     phase: int = 0
     coming: list[tuple[int, Copy | None]] = field(default_factory=list)  # bytes not yet counted
     copies: list[Copy] = field(default_factory=list)  # counted by the phase that runs
-    done: list[Copy] = field(default_factory=list)  # of phases that ended, seen by nobody yet
+    done: list[Copy] = field(default_factory=list)  # of phases that ended, not seen by a thread yet
     missing: bool = False  # no mbarrier at all: reported, and then left alone
 
     def settle(self) -> None:

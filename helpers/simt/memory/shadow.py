@@ -71,7 +71,7 @@ class Reads:
     def add(
         self, instruction: Instruction, slots: np.ndarray, places: np.ndarray, time: int
     ) -> bool:
-        """Threads read places; False if nobody watches this load."""
+        """Threads read places; False if this load is not watched."""
         if instruction.number not in self.suspicion.watched:
             return False
         origins = self.suspicion.watch(instruction, slots)
