@@ -13,8 +13,10 @@
 //                      | 16
 //           fewest     = max(64, 32 * ceil_div(share, 32 * most))
 //           few        = rows * CLUSTER <= 2 * sms || size == 2 && 4 * rows * row <= l2
-//           THREADS    = max(fewest, min(256, 32 * ceil_div(share, 64))) when few == 1
+//           threads    = max(fewest, min(256, 32 * ceil_div(share, 64))) when few == 1
 //                      | fewest
+//           packs      = ceil_div(share, threads)
+//           THREADS    = max(64, 32 * ceil_div(share, 32 * packs))
 //           PACKS      = ceil_div(share, THREADS)
 //           RESIDENT   = max(1, min(2048, 65536 / (4 * PACKS + 32)) / THREADS)
 //           EVICT_LAST = 4 * rows * row > 5 * l2
@@ -40,7 +42,8 @@
 // `share` is the packs (16 bytes each) of a block, `most` the largest number of packs per thread,
 // measured on an H200, `fewest` the threads that it requires. From 16 KB of row, a block takes 8 KB
 // to 22 KB (`most_bytes`), half of that in a small matrix, unless a few rows use clusters of 16.
-// With few blocks (`few`), more threads with fewer packs each are faster. RESIDENT leaves a thread
+// With few blocks (`few`), more threads with fewer packs each are faster. THREADS is the smallest
+// number that has room for the packs, so that few lanes idle. RESIDENT leaves a thread
 // 4 registers per pack and about 32 others. -DFLOAT16 or -DBFLOAT16 selects the dtype; without
 // either it is float32.
 

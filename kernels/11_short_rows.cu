@@ -8,7 +8,6 @@
 //                      | 20
 //           LANES      = min(32, max(2, power_of_two(ceil_div(words, of_lane))))
 //           ITEMS      = max(1, ceil_div(words, LANES))
-//           TURN       = ITEMS >= 32 / LANES
 //           bytes      = 3072 when large == 1 && size == 2
 //                      | 2048
 //           DENSE      = 1 when x_stride == cols && y_stride == cols
@@ -17,6 +16,9 @@
 //                      | max(32 / LANES, power_of_two(ceil_div(bytes, row)))
 //           pitch      = RUN * row / 16 + 2 when DENSE == 1
 //                      | row / 16 + 2
+//           apart      = words when DENSE == 1
+//                      | 4 * pitch
+//           TURN       = ITEMS >= 32 / LANES && (apart + LANES / 2) / LANES % 2 == 0
 //           MOVES      = ceil_div(pitch, 32) when DENSE == 1
 //                      | ceil_div(pitch, LANES)
 //           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80

@@ -1,9 +1,9 @@
 """The shipped table of tuned plans: a quick search at each shape of a dense grid.
 
 The grid has eight lengths per octave, among them 2, 3, 5, 7 and 9 times a power of two, where rows
-are whole packs of 16 bytes, four where they are not, and five sizes of the matrix. What is found at
-a length is chosen for those down to the next shorter one, since threads that have room for a row
-have room for a shorter one, and for matrices of about its size.
+are whole packs of 16 bytes, four where they are not, and five sizes of the matrix, of long rows
+eight. What is found at a length is chosen for those down to the next shorter one, since threads
+that have room for a row have room for a shorter one, and for matrices of about its size.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from . import bench
 from .records import Timed
 from .tuning import FEW, Search, neighbours
 
-# Bytes of x: those that a size is chosen from on, and those that are timed. With y they fit in the
-# L2 of an H200 up to the third size; in the largest, start and end of a launch hardly matter.
-SIZES = ((0.6e6, 1.5e6), (2.5e6, 4e6), (6e6, 12e6), (24e6, 48e6), (100e6, 256e6))
-FIRST = (3, 2, 4, 1, 0)  # the order in which sizes are tuned
+# Bytes of x: those that are timed, in the order in which they are tuned, and those that their plan
+# is chosen from on. With y 24 MB fit in the L2 of an H200; at 256 MB, start and end of a launch
+# hardly matter. Of rows of 16 KB and more, few fill the GPU, so that their number matters more.
+SIZES = {48e6: 24e6, 12e6: 6e6, 256e6: 100e6, 4e6: 2.5e6, 1.5e6: 0.6e6}
+LONG = 2**14  # bytes of a row
+SIZES_OF_LONG = {
+    **{48e6: 34e6, 12e6: 9e6, 256e6: 100e6, 4e6: 3.2e6, 1.5e6: 0.6e6},
+    **{24e6: 17e6, 7e6: 5.3e6, 2.5e6: 1.9e6},
+}
 EIGHTHS = range(8, 16)
 SHORTEST, LONGEST = 32, 2**18  # columns
 DTYPES = {"float32": ("float32",), "bfloat16": ("float16", "bfloat16")}  # timed -> chosen for
@@ -46,8 +51,8 @@ def grid() -> list[GridPoint]:
         for whole in (True, False):
             below = SHORTEST // 2
             for place, cols in enumerate(_lengths(dtype, whole)):
-                for size, point in _of(cols, below, dtype):
-                    points.append((place % 2, not whole, FIRST.index(size), place, point))
+                for number, point in _of(cols, below, dtype):
+                    points.append((place % 2, not whole, number, place, point))
                 below = cols
     return [point for *_, point in sorted(points, key=lambda each: each[:-1])]
 
@@ -63,8 +68,10 @@ def _lengths(dtype: str, whole: bool) -> list[int]:
 
 def _of(cols: int, below: int, dtype: str) -> Iterator[tuple[int, GridPoint]]:
     """The points of a length, each with the number of its size."""
-    row, ends = Problem(1, cols, dtype).row_bytes, [*(low for low, _ in SIZES[1:]), 0]
-    for number, ((low, timed), end) in enumerate(zip(SIZES, ends, strict=True)):
+    row = Problem(1, cols, dtype).row_bytes
+    sizes = SIZES if row < LONG else SIZES_OF_LONG
+    for number, (timed, low) in enumerate(sizes.items()):
+        end = min((other for other in sizes.values() if other > low), default=0)
         rows = max(1, -int(-low // row)), int(-(-end // row)) - 1 if end else MAX_INT
         if rows[0] <= rows[1]:
             at = Problem(max(rows[0], int(timed // row)), cols, dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...base import gpu
 from ...catalogue import store
@@ -51,8 +52,8 @@ def tune(options: argparse.Namespace, this: Run, timer: Timer, compilers: Compil
     folder, points = gpu_folder(this.device["name"]), grid()
     known = store.read_if_any(Tuned, folder)
     known = [line for line in known if not out_of_date(line, this.gpu)]
-    at = {point.problem: (point.rows, point.cols) for point in points}
-    known = [line for line in known if at.get(line.problem) == (tuple(line.rows), tuple(line.cols))]
+    at = {point.problem: {"rows": point.rows, "cols": point.cols} for point in points}
+    known = [replace(line, **at[line.problem]) for line in known if line.problem in at]
     same = [line for line in known if not store.changed(line.run.versions, this.versions)]
     done = set() if options.fresh else {line.problem for line in same}
     order = {problem: place for place, problem in enumerate(at)}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...base.arguments import checked
 from ...catalogue.registry import PRODUCTION, split_trial
 from ...catalogue.tuned import Tuned
-from ...measure.tuning_grid import SIZES
 from . import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOWEST = [low for low, _ in SIZES]  # bytes of the smallest matrix of each band
+LARGEST = 512  # MB of x up to which the largest matrices are drawn
 PANELS = {True: "rows of whole packs of 16 bytes", False: "other rows"}
 
 
@@ -73,20 +71,26 @@ def _field(axes: Axes, point: Tuned, color: tuple[float, ...] | None) -> None:
     import matplotlib as mpl
 
     left, right = math.log2(point.cols[0]), math.log2(point.cols[1] + 1)
-    band = bisect(LOWEST, point.rows[0] * point.problem.row_bytes) - 1
+    bottom, top = (
+        math.log2(min(rows * point.problem.row_bytes / 1e6, LARGEST))
+        for rows in (point.rows[0], point.rows[1] + 1)
+    )
     paint = {"facecolor": color, "edgecolor": "white", "linewidth": 0.3} if color else None
     paint = paint or _paint(split_trial(point.trial).file)
-    axes.add_patch(mpl.patches.Rectangle((left, band - 0.5), right - left, 1, zorder=2, **paint))
+    corner, width, height = (left, bottom), right - left, top - bottom
+    axes.add_patch(mpl.patches.Rectangle(corner, width, height, zorder=2, **paint))
     if not color and point.trial != point.rule:
-        axes.plot((left + right) / 2, band, ".", color=style.BLACK, markersize=4, zorder=3)
+        middle = left + width / 2, bottom + height / 2
+        axes.plot(*middle, ".", color=style.BLACK, markersize=4, zorder=3)
 
 
 def _frame(axes: Axes, points: Sequence[Tuned]) -> None:
     ends = [math.log2(end) for point in points for end in point.cols]
     axes.set_xlim(min(ends), max(ends))
-    axes.set_ylim(-0.5, len(SIZES) - 0.5)
+    sizes = [0.5, 2, 8, 32, 128, LARGEST]  # MB
+    axes.set_ylim(math.log2(sizes[0]), math.log2(LARGEST))
     ticks = range(math.floor(max(ends)), math.ceil(min(ends)) - 1, -2)
     axes.set_xticks(ticks, [str(2**tick) for tick in ticks])
-    axes.set_yticks(range(len(SIZES)), [f"{timed / 1e6:g}" for _, timed in SIZES])
+    axes.set_yticks([*map(math.log2, sizes)], [*map("{:g}".format, sizes)])
     axes.tick_params(length=0)
     axes.grid(visible=False)
