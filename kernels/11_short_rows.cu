@@ -18,7 +18,7 @@
 //                      | row / 16 + 2
 //           apart      = words when DENSE == 1
 //                      | 4 * pitch
-//           TURN       = ITEMS >= 32 / LANES && (apart + LANES / 2) / LANES % 2 == 0
+//           TURN       = ITEMS >= 32 / LANES && LANES < 16 && (apart + 2) % 32 <= 4
 //           MOVES      = ceil_div(pitch, 32) when DENSE == 1
 //                      | ceil_div(pitch, LANES)
 //           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80
