@@ -30,7 +30,6 @@ from ..measure.comparison import (
     ROOM,
     SLOWER,
     TOLERANCE,
-    Comparison,
     Unseen,
     around_cases,
     best_copies,
@@ -51,12 +50,14 @@ from ..page.comparison_text import (
     verdicts,
 )
 from ..page.draw.comparison import of_speedups, of_unseen
+from ..page.draw.lost_time import figure_of_lost_time, lost_time_bars, title_of
 from ..page.draw.step import A_COPY, COPY, eager, save_series
 from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PLOT = folder_of(REFERENCE_GPU) / "series.png"
+LOST_TIME = folder_of(REFERENCE_GPU) / "lost-time.png"
 NO_URL = "<the address of this repository>"  # in pages until there is one
 AT_THE_LIMIT = 6  # the first step that is about as fast as a copy
 EDITED = "measured before an edit of the kernel"
@@ -224,9 +225,8 @@ def questions_block() -> str:
     """The questions of the deeper notebooks, each after the number of its core notebook."""
     lines = []
     for path in deeper_notebooks():
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        title = "".join(cells[0]["source"]).splitlines()[0].removeprefix("# ")
-        lines.append(f"- {path.name[:2]} [{title}]({path.relative_to(ROOT).as_posix()})")
+        link = path.relative_to(ROOT).as_posix()
+        lines.append(f"- {path.name[:2]} [{title_of(path)}]({link})")
     return "\n".join(lines)
 
 
@@ -285,7 +285,11 @@ def notebook_link(step: str) -> str:
 
 def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
     """Picture -> (hash of its data, function that draws it)."""
-    found = {PLOT: (plot_digest(), save_series)}
+    bars = [(bar.case.samples_us, bar.case.copy_samples_us, *bar[1:]) for bar in lost_time_bars()]
+    found = {
+        PLOT: (plot_digest(), save_series),
+        LOST_TIME: (digest_of(bars), partial(save, figure_of_lost_time)),
+    }
     for dtype, path in SPEEDUPS.items():
         try:
             cases = comparison_cases(dtype)
@@ -295,19 +299,19 @@ def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
             shown = [
                 (case.shape, case.verdict, f"{case.speedup:.3f}", case.marks) for case in cases
             ]
-            found[path] = (digest_of(shown), partial(save, of_speedups, cases))
+            found[path] = (digest_of(shown), partial(save, partial(of_speedups, cases)))
     if cases := recorded_by(load_unseen):
         data = [(*one.shape, one.dtype, one.samples_us[one.step], one.verdict) for one in cases]
-        found[UNSEEN] = digest_of(data), partial(save, of_unseen, cases)
+        found[UNSEEN] = digest_of(data), partial(save, partial(of_unseen, cases))
     return found
 
 
-def save(draw: Callable[..., tuple], cases: list[Comparison], path: Path, **options) -> None:
-    """Save what `draw` draws of the cases, without a screen; `options` are those of `savefig`."""
+def save(draw: Callable[[], tuple], path: Path, **options) -> None:
+    """Save what `draw` draws, without a screen; `options` are those of `savefig`."""
     import matplotlib
 
     matplotlib.use("agg")
-    draw(cases)[0].savefig(path, **options)
+    draw()[0].savefig(path, **options)
 
 
 def plot_digest() -> str:

@@ -54,6 +54,7 @@ class _AskedFor(TypedDict, total=False):
     question: str
     choices: list[tuple[Share, str]]  # a fraction of a copy, and the reason
     sum: list[str]
+    wastes: str  # why the step takes longer than a copy; written after the measurement
 
 
 class Prediction(_AskedFor):

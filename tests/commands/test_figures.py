@@ -31,6 +31,7 @@ def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_pa
     monkeypatch.setattr(figures, "SPEEDUPS", {"float32": tmp_path / "lead.png"})
     monkeypatch.setattr(figures, "PLOT", tmp_path / "series.png")
     monkeypatch.setattr(figures, "UNSEEN", tmp_path / "unseen.png")
+    monkeypatch.setattr(figures, "LOST_TIME", tmp_path / "lost-time.png")
     drawn = []
     monkeypatch.setattr(figures, "save_series", lambda path, **_: drawn.append(path.name))
     monkeypatch.setattr(figures, "wanted_texts", dict)

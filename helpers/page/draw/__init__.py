@@ -17,6 +17,7 @@ The modules, lowest first:
     charts     bars, curves and heat maps
     step       the speed of a step: the plot of a notebook and that of the series
     ledger     predictions and measurements of all steps
+    lost_time  where the time of each kernel goes: the first picture of the README
     comparison  our kernels compared with other libraries
 """
 
@@ -24,6 +25,7 @@ from .charts import bars, curves, heat
 from .comparison import baselines, not_ahead, speedups, unseen
 from .ledger import ledger
 from .life import life
+from .lost_time import lost_time
 from .machine import machine
 from .memory import banks, moves, sectors
 from .messages import messages
@@ -40,6 +42,7 @@ __all__ = [
     "heat",
     "ledger",
     "life",
+    "lost_time",
     "machine",
     "messages",
     "moves",

@@ -1,0 +1,188 @@
+"""Where the time of each kernel goes: the first picture of the README and of notebook 00."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...base.paths import NOTEBOOKS
+from ...catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE
+from ...measure.records import Case, load_record, predictions, recorded_steps
+from ...problem.shapes import REFERENCE_SHAPE
+from ...run.bound import load
+from ...simt.words import counted
+from .. import profile
+from . import style
+from .canvas import Box, canvas, end_of, rectangle, words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {UNFUSED: "five array operations", TORCH: "PyTorch"}
+PALE, PALE_GREY = "#F6CFAE", "#DDDDDD"  # of time beyond a copy, and of bytes that no lane uses
+LOADS = "l1tex__t_{}_pipe_lsu_mem_global_op_ld.sum"  # requests or sectors
+LIKE_A_COPY = 0.99  # of its speed
+
+
+class Bar(NamedTuple):
+    """A kernel at `REFERENCE_SHAPE` in float32."""
+
+    case: Case
+    name: str
+    wastes: str  # why it takes longer than a copy; "" if that is not said
+    sectors: int = 0  # that a load of a warp fetches; 0 without counters
+    used: float = 0  # the fraction of their bytes that the lanes ask for
+
+    @property
+    def ms(self) -> float:
+        return self.case.median_us / 1e3
+
+    @property
+    def copy(self) -> float:
+        """Milliseconds of a copy."""
+        return self.case.copy_us / 1e3
+
+    @property
+    def number(self) -> str:
+        """That of a step with a kernel."""
+        return "" if self.case.step in WITHOUT_FILE else self.case.step[:2]
+
+
+def lost_time() -> None:
+    """Draw, for each step up to the first that is as fast as a copy, and for PyTorch, the recorded
+    time at `REFERENCE_SHAPE` in float32: dark up to the time of a copy, pale beyond it, with the
+    cause. At the left are the sectors that a load of a warp fetches, with the bytes that its lanes
+    use, from Nsight Compute's counters. On a GPU, too, it shows the record.
+    """
+    figure, bars = figure_of_lost_time()
+    style.finish(figure, _title(bars), _says(bars))
+
+
+def title_of(notebook: Path) -> str:
+    """The heading of a notebook, as in "03 Shared memory"."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "".join(cells[0]["source"]).splitlines()[0].removeprefix("# ")
+
+
+# ---- what is drawn ------------------------------------------------------------------------------
+
+
+def lost_time_bars() -> list[Bar]:
+    """The bars, the slowest step first in the order of the notebooks, PyTorch last."""
+    bars: list[Bar] = []
+    for record in recorded_steps():
+        if record.select([REFERENCE_SHAPE]) and record.headline.problem.plain:
+            bars.append(_bar(record.step))
+            if bars[-1].case.share >= LIKE_A_COPY:
+                break
+    return [*bars, _bar(TORCH)]
+
+
+def _bar(step: str) -> Bar:
+    case = load_record(step).case(*REFERENCE_SHAPE)
+    wastes = predictions().get(step, {}).get("wastes", "")
+    if step in WITHOUT_FILE:
+        return Bar(case, NAMES[step], wastes)
+    name = title_of(NOTEBOOKS / f"{step}.ipynb")
+    try:
+        seen = profile.of(step, *REFERENCE_SHAPE)
+        requests, sectors = (seen.counters[LOADS.format(what)] for what in ("requests", "sectors"))
+    except KeyError:
+        return Bar(case, name, wastes)
+    reads = int(load(step).header.fields["Reads"].split()[0])
+    return Bar(case, name, wastes, round(sectors / requests), reads / seen.loaded_passes)
+
+
+def _title(bars: Sequence[Bar]) -> str:
+    steps = [bar for bar in bars if bar.number]
+    best = min(steps, key=lambda bar: bar.ms)
+    times = max(bar.ms for bar in steps) / best.ms
+    end = ": it now takes as long as a copy" if best.case.share >= LIKE_A_COPY else ""
+    return f"The same softmax, {times:.0f} times as fast{end}"
+
+
+def _says(bars: Sequence[Bar]) -> str:
+    """What the picture shows, in a sentence each for times and loads."""
+    steps = [bar for bar in bars if bar.number]
+    first, last = steps[0], steps[-1]
+    text = f"Softmax of {first.case.at.place()} takes {first.ms:.2f} ms in step {first.number}, "
+    text += f"{last.ms:.2f} ms in step {last.number} and {bars[-1].ms:.2f} ms in {bars[-1].name}; "
+    text += f"a copy takes {last.copy:.2f} ms."
+    loads = [
+        f"{counted(bar.sectors, 'sector')} in step {bar.number}, of which they use "
+        f"{100 * bar.used:.3g}%"
+        for bar in (first, last)
+        if bar.sectors
+    ]
+    text += f" With one load, 32 lanes fetch {'; '.join(loads)}." if loads else ""
+    return f"{text} Recorded on {first.case.run.device['name']}."
+
+
+# ---- the picture, in pixels ---------------------------------------------------------------------
+
+TOP, ROW, THICK = 98, 39, 26  # of the first bar, from bar to bar, of a bar
+LEFT, RIGHT, DIGITS = 236, 690, 76  # of the bars, and for the time in digits
+ACROSS, WIDE, HIGH, GAP = 8, 8.5, 6, 1.5  # sectors of a line; the size of one
+
+
+def figure_of_lost_time() -> tuple[Figure, list[Bar]]:
+    """Return (figure, its bars)."""
+    bars = lost_time_bars()
+    bottom, longest = TOP + ROW * len(bars), max(bar.ms for bar in bars)
+    axes, scale = canvas(bottom + 42), (RIGHT - LEFT - DIGITS) / longest
+    style.head(axes.figure, _title(bars))
+    words(axes, 10, TOP - 29, "what 32 lanes", 10)
+    words(axes, 10, TOP - 12, "load at once", 10)
+    for x, fill, text in ((LEFT, style.BLUE, "needed, as in a copy"), (LEFT + 184, PALE, "lost")):
+        rectangle(axes, Box(x, TOP - 48, 13, 13), fill)
+        words(axes, x + 20, TOP - 41, text, 10)
+    for place, bar in enumerate(bars):
+        middle = TOP + ROW * (place + 0.5)
+        _draw_sectors(axes, middle, bar)
+        letters = len(bar.name)  # of a long name, on two lines of about the same length
+        name = textwrap.fill(bar.name, letters if letters < 19 else letters // 2 + 3)
+        words(axes, LEFT - 12, middle, name, 10.5, ha="right", va="center", linespacing=1.1)
+        _draw_time(axes, middle, bar, scale)
+    copy = statistics.median(bar.copy for bar in bars)
+    at = LEFT + scale * copy
+    axes.plot([at, at], [TOP - 16, bottom], color=style.BLACK, linestyle="--", linewidth=1.3)
+    words(axes, at + 6, TOP - 12, f"a copy: {copy:.2f} ms", 10.5, fontweight="bold")
+    axes.plot([LEFT, RIGHT], [bottom, bottom], color=style.BLACK, linewidth=0.9)
+    for tick in range(0, math.ceil(longest) + 1, 2):
+        at = LEFT + scale * tick
+        axes.plot([at, at], [bottom, bottom + 4], color=style.BLACK, linewidth=0.9)
+        words(axes, at, bottom + 13, str(tick), 10, ha="center")
+    case = bars[0].case
+    unit = f"milliseconds ({case.at.place()} {case.dtype}, {case.run.device['name']})"
+    words(axes, LEFT, bottom + 31, unit, 10)
+    return axes.figure, bars
+
+
+def _draw_sectors(axes: Axes, middle: float, bar: Bar) -> None:
+    """The sectors of one load, each with the part of it that the lanes use."""
+    lines = math.ceil(bar.sectors / ACROSS)
+    for sector in range(bar.sectors):
+        x = 10 + sector % ACROSS * (WIDE + GAP)
+        y = middle + (sector // ACROSS - lines / 2) * (HIGH + GAP)
+        rectangle(axes, Box(x, y, WIDE, HIGH), PALE)
+        rectangle(axes, Box(x, y, WIDE * bar.used, HIGH), style.BLUE)
+
+
+def _draw_time(axes: Axes, middle: float, bar: Bar, scale: float) -> None:
+    dark, pale = (style.BLUE, PALE) if bar.case.step != TORCH else (style.GREY, PALE_GREY)
+    copy, end = (LEFT + scale * ms for ms in (min(bar.copy, bar.ms), bar.ms))
+    rectangle(axes, Box(LEFT, middle - THICK / 2, copy - LEFT, THICK), dark)
+    rectangle(axes, Box(copy, middle - THICK / 2, end - copy, THICK), pale)
+    time = words(axes, max(copy, end) + 7, middle, f"{bar.ms:.2f} ms", 11.5, fontweight="bold")
+    ink, text = style.ink(style.RED, PALE), bar.wastes
+    if bar.case.share >= LIKE_A_COPY:
+        ink, text = style.BLUE, "as long as a copy"
+    cause = words(axes, copy + 9, middle, text, 10, color=ink)
+    if end_of(cause) > end - 4:  # it does not fit into the bar
+        cause.set_x(end_of(time) + 10)
