@@ -57,6 +57,25 @@ def add(axes: Axes, x: float, y: float, text: str, side: tuple[float, float], **
     return label
 
 
+def column(
+    axes: Axes,
+    right: float,
+    head: str,
+    texts: Sequence[str | None],
+    inks: Sequence[str] | None = None,
+    **style,
+) -> None:
+    """Texts at rows 0, 1, ... of the y axis and a heading above them, `right` points to the right
+    of the axes, in the colours of their marks."""
+    colors = [looks.BLACK, *(inks or [looks.BLACK] * len(texts))]
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+    style = {"ha": "center", "va": "center", "fontsize": 10, "annotation_clip": False, **style}
+    for row, (text, color) in enumerate(zip([head, *texts], colors, strict=True)):
+        axes.annotate(
+            text or "", (1, row - 1), (right, 0), color=looks.ink(color), **place, **style
+        )
+
+
 def at_ends(axes: Axes, ends: Sequence[End]) -> None:
     """Name lines at their right ends: those that end furthest right in a column, moved apart and
     with a connecting line if they moved far; the others where they hide least."""

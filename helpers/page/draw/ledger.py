@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...measure.records import has_record, load_record, predictions
 from ..predict import asked, kept
-from . import style
+from . import labels, style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NEAR = 0.1  # tolerance of measured / predicted
@@ -96,27 +95,10 @@ def _draw(entries: Sequence[Entry], title: str, gpu: str) -> Figure:
     axes.set_xlabel(f"fraction of copy bandwidth, or of the operation's baseline, {gpu}")
     right = 26
     if any(entry.mine is not None for entry in entries):
-        _column(axes, right, "◇ yours", [entry.mine for entry in entries])
+        mine = [entry.mine and f"{entry.mine:.2f}" for entry in entries]
+        labels.column(axes, right, "◇ yours", mine)
         right += 54
-    _column(axes, right, "◇ ours", [entry.ours for entry in entries], inks)
-    measured = [entry.measured for entry in entries]
-    _column(axes, right + 66, "● measured", measured, inks, fontweight="bold")
+    labels.column(axes, right, "◇ ours", [f"{entry.ours:.2f}" for entry in entries], inks)
+    measured = [f"{entry.measured:.2f}" for entry in entries]
+    labels.column(axes, right + 66, "● measured", measured, inks, fontweight="bold")
     return figure
-
-
-def _column(
-    axes: Axes,
-    right: float,
-    head: str,
-    shares: Sequence[float | None],
-    inks: Sequence[str] | None = None,
-    **look,
-) -> None:
-    """Fractions as numbers, `right` points to the right of the axes, in the colours of their
-    marks."""
-    texts = [head, *("" if share is None else f"{share:.2f}" for share in shares)]
-    colors = [style.BLACK, *(inks or [style.BLACK] * len(shares))]
-    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
-    look = {"ha": "center", "va": "center", "fontsize": 10, "annotation_clip": False, **look}
-    for row, (text, color) in enumerate(zip(texts, colors, strict=True)):
-        axes.annotate(text, (1, row - 1), (right, 0), color=style.ink(color), **place, **look)

@@ -1,11 +1,9 @@
-"""The plot of a step: its speed, with that of the step before, a copy, PyTorch, and the
-prediction."""
+"""The plot of a step: its fraction of copy bandwidth beside the step before, and predictions."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,16 +27,17 @@ from ...problem.shapes import (
 )
 from ..predict import mine_of
 from ..replay import recorded_beside
-from . import charts, labels, style
+from . import labels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COPY, A_COPY = "00_copy", "a copy"
-CONTEXT, FAINT = "#B4B4B4", "#707070"  # lines of earlier steps, and their names
-ARROW_FROM = 1.35  # speedup below which there is no space for an arrow
-MARKS = "predictions"  # space for hollow marks between bars
+TOP, CLOSE = 1.05, 0.8  # of the axis; fractions from which on dots show more than lines
+EARLIER = {"color": "#C4C4C4", "linewidth": 0.8}  # lines of steps before the previous one
+KEY = {"frameon": False, "ncols": 3, "fontsize": 9.5, "handletextpad": 0.2, "borderaxespad": 0.2}
+SAID = {"marker": "D", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.8}
 
 
 @checked
@@ -48,18 +47,18 @@ def step(
     mine: object = None,
     dtype: str = "float32",
     family: str = "grid",
-    logy: bool = True,
 ) -> None:
-    """Draw the speed of a step over the row length, with the step before it, earlier ones in pale
-    colours, a copy, PyTorch, and predictions as hollow marks. An operation that must move other
-    bytes than a copy is only drawn with its bandwidth baseline.
+    """Draw the fraction of copy bandwidth of a step over the row length, with the step before it in
+    grey, earlier ones as hairlines, PyTorch, and predictions in a strip at the right. Where all
+    fractions are near one, or the rows are few, it draws a line of dots for each shape instead. An
+    operation that must move other bytes than a copy is divided by its bandwidth baseline.
 
     `after` and `before` come from `timings`; `mine` is your prediction, a fraction of a copy's
     speed. None means the one that `predict` stored; an invalid one is not drawn. `family` is
-    "grid", "long" (with rows past 32768), "unaligned" (rows that start anywhere), "few" (few rows,
-    as bars of microseconds) or "axes" (another axis, over its length, where its columns are as far
-    apart as where the step was predicted). Records of other GPUs are dotted; so is the record of
-    the shown GPU with a live measurement.
+    "grid", "long" (with rows past 32768), "unaligned" (rows that start anywhere), "few" (few rows),
+    "vocabularies" or "axes" (another axis, over its length, where its columns are as far apart as
+    where the step was predicted). Records of other GPUs are dotted; so is the record of the shown
+    GPU with a live measurement.
 
     Raises `ValueError` for another family.
     """
@@ -69,8 +68,7 @@ def step(
     pair = Pair(after, before, dtype, family)
     if mine is not None or pair.at == pair.predicted_at:
         mine = mine_of(after.step, mine)
-    figure = _bars(pair, mine) if family == "few" else _lines(pair, mine, logy)
-    style.finish(figure, pair.finding, pair.sentence(mine))
+    style.finish((_dots if pair.close else _lines)(pair, mine), pair.finding, pair.sentence(mine))
 
 
 def series(
@@ -96,7 +94,7 @@ def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -
     for step, case in (here or {}).items():
         if case.dtype == "float32" and case.family != "few":
             look = {**style.look(step)._asdict(), "linestyle": ""}
-            axes.plot(case.cols, case.gbps, markersize=10, markeredgecolor="black", **look)
+            axes.plot(case.cols, case.share, markersize=10, markeredgecolor="black", **look)
             shown += 1
     if shown:
         says = "ringed: measured here, now; lines: recorded"
@@ -173,6 +171,11 @@ class Pair:
         return A_COPY if asked == {COPY} else "its bandwidth baseline"
 
     @property
+    def unit(self) -> str:
+        whose = "copy" if self.ceiling == A_COPY else "the baseline's"
+        return f"fraction of {whose} bandwidth"
+
+    @property
     def predicted_at(self) -> Key | None:
         """Where the step was predicted; None in another dtype."""
         predicted = records.predicted_at(self.after.step)
@@ -207,16 +210,23 @@ class Pair:
             return None
         return records.predictions().get(self.after.step, {}).get("share")
 
-    def said(self, mine: float | None) -> list[tuple[float, str, str]]:
-        """(share of a copy, who said it, colour) of the predictions."""
-        ours = self.expected, "predicted", style.look(self.after.step).color
-        return [said for said in (ours, (mine, "yours", style.BLACK)) if said[0] is not None]
+    def said(self, mine: float | None) -> dict[str, float]:
+        """Who predicted -> a fraction of a copy."""
+        said = {"yours": mine, "ours": self.expected}
+        return {who: share for who, share in said.items() if share is not None}
+
+    @property
+    def close(self) -> bool:
+        """Whether dots show more than lines: rows are few, or all fractions are near one."""
+        both = [*self.own.values(), *(self.earlier[key] for key in self.own if key in self.earlier)]
+        return self.family == "few" or min(case.share for case in both) >= CLOSE
+
+    def label(self, key: Key) -> str:
+        return Problem(*key).place() if self.family == "few" else f"{key} columns"
 
     @property
     def where(self) -> str:
-        at = Problem(*self.at).place() if self.family == "few" else f"{self.at} columns"
-        if self.family == "axes":
-            at = f"columns of {self.at}"
+        at = f"columns of {self.at}" if self.family == "axes" else self.label(self.at)
         return f"{at}{in_dtype(self.dtype)}"
 
     @property
@@ -272,45 +282,45 @@ def _name(record: Record) -> str:
     return record.step.removeprefix("variants/")
 
 
-# ---- lines over the length of a row -------------------------------------------------------------
+# ---- the plot -----------------------------------------------------------------------------------
 
 
-def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
-    figure, axes = style.chart(pair.finding, 4.3)
-    after, before, ends = pair.after, pair.before, []
-    color, marker, _ = style.look(after.step)
-    context = _context(pair)
-    for record in context:
-        look = {"color": CONTEXT, "marker": style.look(record.step).marker, "linewidth": 1.1}
-        cases = [*pair.cases(record).values()]
-        ends.append(_line(axes, cases, record.step, FAINT, style.SMALL, markersize=3, **look))
+def _lines(pair: Pair, mine: float | None) -> Figure:
+    said, after = pair.said(mine), pair.after
+    with style.styled_figure(4.2, layout="constrained") as figure:
+        ratios = {"width_ratios": [9, len(said) + 1]} if said else {}
+        axes, *strip = figure.subplots(1, 1 + bool(said), sharey=True, squeeze=False, **ratios)[0]
+    style.head(figure, pair.finding)
+    ends = [_line(axes, pair.cases(one).values(), "", **EARLIER) for one in _context(pair)]
     ends += _torch(axes, pair)
+    look = style.look(after.step)._asdict()
+    look |= {"marker": look["marker"] or "o", "linestyle": "-", "linewidth": 3.2, "markersize": 6.5}
+    grey = {"color": style.DARK, "linewidth": 1.8, "markersize": 5}
     if pair.earlier:
-        look = {
-            "color": style.DARK,
-            "marker": style.look(before.step).marker or "o",
-            "linewidth": 1.8,
-        }
-        ends.append(_line(axes, [*pair.earlier.values()], _name(before), markersize=5, **look))
-    copies = _copies(pair, [record for record in (before, after) if record])
-    if after.step == COPY:
-        color = style.BLUE
-    else:
-        ends.append(_copy(axes, copies, pair.ceiling))
+        grey["marker"] = style.look(pair.before.step).marker
+        ends.append(_line(axes, pair.earlier.values(), _name(pair.before), **grey))
     for beside in recorded_beside(after):
-        if cases := [*pair.cases(beside).values()]:
-            look = {"color": color, "marker": marker, "linestyle": ":", "linewidth": 1.2}
-            ends.append(_line(axes, cases, beside.label, size=style.SMALL, markersize=3, **look))
-    cases = [*pair.own.values()]
-    _spread(axes, cases, color)
-    look = {"color": color, "marker": marker or "o", "linewidth": 3.2, "markersize": 6.5}
-    end = _line(axes, cases, _name(after), size=11.5, zorder=4, **look)
-    ends.append(end._replace(bold=True))
-    _scale(axes, copies, logy, pair.at)
-    name = _compare(axes, pair, mine, color)
-    labels.at_ends(axes, ends)
-    name()
+        if cases := pair.cases(beside).values():
+            dotted = {**look, "linestyle": ":", "linewidth": 1.2, "markersize": 3}
+            ends.append(_line(axes, cases, beside.label, **dotted)._replace(size=style.SMALL))
+    end = _line(axes, pair.own.values(), _name(after), zorder=4, **look)
+    ends.append(end._replace(bold=True, size=11.5))
+    _scale(axes, pair, ends)
+    for panel in strip:
+        _predictions(panel, pair, said, look)
     return figure
+
+
+def _line(axes: Axes, cases: Iterable[Case], name: str, **look) -> labels.End:
+    """Fractions of a copy over columns; returns the name at its end."""
+    cols, shares = zip(*((case.cols, case.share) for case in cases), strict=True)
+    axes.plot(cols, shares, **look)
+    return labels.End(cols[-1], shares[-1], name, look["color"])
+
+
+def _torch(axes: Axes, pair: Pair) -> list[labels.End]:
+    look = {"linewidth": 1.6, "markersize": 4, **style.look("torch")._asdict()}
+    return [_line(axes, pair.torch.values(), "PyTorch", **look)] if pair.torch else []
 
 
 def _context(pair: Pair) -> list[Record]:
@@ -325,161 +335,82 @@ def _context(pair: Pair) -> list[Record]:
     ]
 
 
-def _copies(pair: Pair, measured: Sequence[Record]) -> list[Case]:
-    """Cases whose copies are a ceiling, the step's own last: measured on the same GPU, and those
-    of PyTorch for rows that are longer or shorter."""
-    gpu = pair.after.device["name"]
-    same = [record for record in measured if record.device["name"] == gpu]
-    known = [case for record in same for case in pair.cases(record).values()]
-    columns = [case.cols for case in known]
-    beyond = [case for cols, case in pair.torch.items() if not min(columns) <= cols <= max(columns)]
-    return [*beyond, *known]
+def _scale(axes: Axes, pair: Pair, ends: list[labels.End]) -> None:
+    """The axes of all notebooks, the copy as a line, and the names of lines."""
+    columns = {math.log2(col) for line in axes.lines for col in line.get_xdata()}
+    apart = 2 if max(columns) - min(columns) <= 11 else 3
+    powers = range(math.ceil(min(columns)), math.floor(max(columns)) + 1, apart)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([2**power for power in powers], [str(2**power) for power in powers])
+    axes.minorticks_off()
+    axes.set_ylim(0, max(TOP, 1.02 * max(max(line.get_ydata()) for line in axes.lines)))
+    axes.set_ylabel(pair.unit)
+    size = round(math.log2(pair.case.rows * pair.case.cols))
+    axes.set_xlabel(f"columns per row, in matrices of about $2^{{{size}}}$ elements")
+    axes.axhline(1, color=style.BLACK, linestyle="--", linewidth=1.4)
+    thin = "; thin: earlier steps" if any(not end.text for end in ends) else ""
+    name = f"dashed: {pair.ceiling}, {pair.case.copy_gbps:.0f} GB/s{thin}"
+    axes.set_title(name, fontsize=9.5, fontweight="normal", loc="left")
+    ends = [end for end in ends if end.text]
+    labels.at_ends(axes, ends)
 
 
-def _line(
-    axes: Axes, cases: Sequence[Case], text: str, ink: str = "", size: float = 10, **look
-) -> labels.End:
-    """GB/s over columns; returns the name at its end."""
-    cols, rates = [case.cols for case in cases], [case.gbps for case in cases]
-    axes.plot(cols, rates, **look)
-    return labels.End(cols[-1], rates[-1], text, ink or look["color"], size)
+def _predictions(axes: Axes, pair: Pair, said: Mapping[str, float], look: Mapping) -> None:
+    """What was predicted and measured at one place, side by side."""
+    values = {**said, "measured": pair.case.share}
+    for place, (who, share) in enumerate(values.items()):
+        mark = {"marker": look["marker"], "markersize": 9} if who == "measured" else SAID
+        ink = style.BLACK if who == "yours" else look["color"]
+        axes.plot(place, share, color=ink, markeredgecolor=ink, linestyle="", **mark)
+        up = -9 if share > 0.5 else 9
+        labels.add(axes, place, share, f"{share:.2f}", (0, up), color=ink, fontweight="bold")
+    axes.axhline(1, color=style.BLACK, linestyle="--", linewidth=1.4)
+    axes.set_xlim(-0.6, len(values) - 0.4)
+    axes.set_xticks(range(len(values)), values, rotation=90)
+    axes.tick_params(length=0)
+    axes.grid(visible=False, axis="x")
+    axes.set_title(f"at {pair.at}", fontsize=9.5, fontweight="normal", loc="center")
 
 
-def _torch(axes: Axes, pair: Pair) -> list[labels.End]:
-    cases = [*pair.torch.values()]
-    look = {"linewidth": 1.6, "markersize": 4, **style.look("torch")._asdict()}
-    return [_line(axes, cases, "PyTorch", **look)] if cases else []
+# ---- dots ---------------------------------------------------------------------------------------
 
 
-def _copy(axes: Axes, cases: Sequence[Case], name: str = A_COPY) -> labels.End:
-    """The same-size copy; of two at a length the last."""
-    rates = {case.cols: case.copy_gbps for case in cases}
-    cols = sorted(rates)
-    axes.plot(cols, [rates[col] for col in cols], color=style.BLACK, linestyle="--", linewidth=1.5)
-    return labels.End(cols[-1], rates[cols[-1]], name, style.BLACK, bold=True)
-
-
-def _spread(axes: Axes, cases: Sequence[Case], color: str) -> None:
-    """Slowest and fastest replay."""
-    low = [case.gbps - case.bytes / max(case.samples_us) / 1e3 for case in cases]
-    high = [case.bytes / min(case.samples_us) / 1e3 - case.gbps for case in cases]
-    cols, rates = [case.cols for case in cases], [case.gbps for case in cases]
-    axes.errorbar(cols, rates, yerr=[low, high], color=color, fmt="none", capsize=2, linewidth=1)
-
-
-def _scale(axes: Axes, cases: Sequence[Case], logy: bool, at: int) -> None:
-    columns = sorted({case.cols for case in cases})
-    charts.scales(axes, columns, True, logy)
-    apart = all(longer > 1.25 * shorter for shorter, longer in itertools.pairwise(columns))
-    axes.set_xticks(columns if len(columns) < 8 and apart else _ticks(columns, at))
-    elements = {case.rows * case.cols for case in cases}
-    always = _elements(min(elements), max(elements))
-    what = f"columns per row (the matrix {always} elements: longer rows, fewer of them)"
-    if len(columns) > 1 and len(rows := {case.rows for case in cases}) == 1:
-        what = f"columns per row ({rows.pop()} rows)"
-    if cases[0].inner > 1:
-        what = f"elements of a column, {cases[0].inner} apart (the array {always} elements)"
-    axes.set_xlabel(what)
-    axes.set_ylabel("GB/s, each step of the scale doubles" if logy else "GB/s")
-
-
-def _ticks(columns: Sequence[int], at: int) -> list[int]:
-    """Of many lengths every second where they double; else the one that matters, and those that
-    are far enough from it, and from one another, for a label."""
-    if all(longer == 2 * shorter for shorter, longer in itertools.pairwise(columns)):
-        return [*columns[::2]]
-    kept = [at]
-    apart = min(1.9, (max(columns) / min(columns)) ** 0.12)  # a label is 0.1 of the axis wide
-    for column in columns:
-        if all(max(column, other) > apart * min(column, other) for other in kept):
-            kept.append(column)
-    return sorted(kept)
-
-
-def _elements(fewest: int, most: int) -> str:
-    """What a matrix has, in powers of two: rows of an odd length come to nearly one."""
-    power = (most - 1).bit_length()
-    size = f"$2^{{{power}}}$"
-    if fewest == most == 2**power:
-        return f"always has {size}"
-    return f"has nearly {size}" if fewest > 0.99 * 2**power else f"has up to {size}"
-
-
-def _compare(axes: Axes, pair: Pair, mine: float | None, color: str) -> Callable[[], None]:
-    """At one place: an arrow from the step before, and hollow marks where it was expected. Returns
-    what names them: the names of lines, which have fewer places, come first."""
-    top, ratio = pair.case.gbps, pair.ratio
-    low, big = top, {"color": color, "fontsize": 13, "fontweight": "bold"}
-    if ratio is not None and max(ratio, 1 / ratio) > ARROW_FROM:
-        low = pair.earlier[pair.at].gbps
-        arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2, "mutation_scale": 14}
-        ends = {"xy": (pair.at, top), "xytext": (pair.at, low)}
-        axes.annotate("", **ends, arrowprops={**arrow, "shrinkA": 6, "shrinkB": 7}, zorder=5)
-    name_marks = _diamonds(
-        axes, pair.said(mine), lambda share: (pair.at, share * pair.case.copy_gbps)
-    )
-
-    def name() -> None:
-        if low != top:
-            places = [(pair.at, low ** (1 - part) * top**part) for part in (0.5, 0.35, 0.65, 0.2)]
-            labels.beside(axes, places, f"× {times(ratio)}", (labels.RIGHT, labels.LEFT), **big)
-        name_marks()
-
-    return name
-
-
-def _diamonds(
-    axes: Axes,
-    said: Sequence[tuple[float, str, str]],
-    place_of: Callable[[float], tuple[float, float]],
-) -> Callable[[], None]:
-    """Hollow marks of predictions, where `place_of` puts a share of a copy; returns what names
-    them."""
-    for share, _, ink in said:
-        hollow = {"markerfacecolor": "none", "markeredgecolor": ink, "markeredgewidth": 1.8}
-        axes.plot(*([at] for at in place_of(share)), "D", markersize=10, zorder=7, **hollow)
-    sides = [(1.3 * right, 1.3 * up) for right, up in labels.AROUND]
-
-    def name() -> None:
-        for share, who, ink in said:
-            text, look = f"{who} {share:.2f}", {"color": ink, "fontsize": 10}
-            labels.beside(axes, [place_of(share)], text, sides, **look)
-
-    return name
-
-
-# ---- few rows -----------------------------------------------------------------------------------
-
-
-def _bars(pair: Pair, mine: float | None) -> Figure:
-    """Bars of microseconds at each of the few-row shapes; PyTorch's may leave the figure."""
-    name, said = _name(pair.after), pair.said(mine)
-    colors = {name: style.look(pair.after.step).color, "a copy": style.BLACK}
-    colors["PyTorch"] = style.look("torch").color
-    values: dict[str, dict[str, float]] = {}
-    for shape, case in pair.own.items():
-        parts = values[Problem(*shape).place()] = {name: case.median_us}
-        if shape == pair.at and said:
-            parts[MARKS] = math.nan
-        if shape in pair.earlier:
-            parts[_name(pair.before)] = pair.earlier[shape].median_us
-            colors[_name(pair.before)] = style.GREY
-        parts["a copy"] = case.copy_us
-        if shape in pair.torch:
-            parts["PyTorch"] = pair.torch[shape].median_us
-    chart = charts.bar_chart(
-        values,
-        pair.finding,
-        f"microseconds a call{in_dtype(pair.dtype)}",
-        mark=name,
-        colors=colors,
-        most=max(case.median_us for case in (*pair.own.values(), *pair.earlier.values())),
-        form=microseconds,
-    )
-    if said:
-        y = chart.places[Problem(*pair.at).place(), MARKS]
-        _diamonds(chart.axes, said, lambda share: (pair.case.copy_us / share, y))()
-    return chart.figure
+def _dots(pair: Pair, mine: float | None) -> Figure:
+    """A line of dots for each shape, and one for each prediction."""
+    said, look = pair.said(mine), style.look(pair.after.step)
+    figure, axes = style.chart(pair.finding, 1.7 + 0.3 * (len(pair.own) + len(said)))
+    mark = {"color": look.color, "marker": look.marker}
+    lines = [(_name(pair.after), pair.own, {**mark, "markersize": 9, "zorder": 4})]
+    if pair.before:
+        grey = {"color": style.DARK, "marker": "o", "markersize": 6}
+        lines.append((_name(pair.before), pair.earlier, grey))
+    lines.append(("PyTorch", pair.torch, {**style.look("torch")._asdict(), "markersize": 6}))
+    for beside in recorded_beside(pair.after):
+        lines.append((beside.label, pair.cases(beside), {**mark, "markersize": 4}))
+    for name, cases, line in lines:
+        dots = [(cases[key].share, row) for row, key in enumerate(pair.own) if key in cases]
+        if dots:
+            axes.plot(*zip(*dots, strict=True), **{**line, "linestyle": "", "label": name})
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), **KEY)
+    for row, share in enumerate(said.values(), len(pair.own)):
+        axes.plot(share, row, color=look.color, markeredgecolor=look.color, **SAID)
+    found = [share for line in axes.lines for share in line.get_xdata()]
+    low = min(CLOSE, math.floor(10 * min(found)) / 10)
+    axes.set_xlim(low, max(TOP, 1.02 * max(found)))
+    axes.axvline(1, color=style.BLACK, linestyle="--", linewidth=1.4)
+    words = [*map(pair.label, pair.own), *(f"{who}, {pair.label(pair.at)}" for who in said)]
+    axes.set_yticks(range(len(words)), words)
+    axes.set_ylim(len(words) - 0.4, -0.9)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    shares = [f"{share:.2f}" for share in (*(c.share for c in pair.own.values()), *said.values())]
+    labels.column(axes, 26, "× copy", shares, [look.color] * len(shares), fontweight="bold")
+    if pair.family == "few":
+        times = [microseconds(case.median_us) for case in pair.own.values()]
+        labels.column(axes, 74, "us", times)
+    start = f", from {low:.1f}" if low else ""
+    axes.set_xlabel(f"{pair.unit}{start}")
+    return figure
 
 
 # ---- the series ---------------------------------------------------------------------------------
@@ -497,9 +428,6 @@ def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, P
     ends = []
     for record in shown:
         look = {"linewidth": 1.8, "markersize": 5.5, **style.look(record.step)._asdict()}
-        ends.append(_line(axes, [*pair.cases(record).values()], _name(record), **look))
-    copies = _copies(pair, shown)
-    ends += [*_torch(axes, pair), _copy(axes, copies)]
-    _scale(axes, copies, True, pair.at)
-    labels.at_ends(axes, ends)
+        ends.append(_line(axes, pair.cases(record).values(), _name(record), **look))
+    _scale(axes, pair, [*_torch(axes, pair), *ends])
     return figure, pair

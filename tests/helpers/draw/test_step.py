@@ -55,17 +55,14 @@ def words(figure) -> list[str]:
 
 
 def lines(figure) -> dict[str, list[float]]:
-    """Colour and style -> columns of each line; marks and bars of the spread are none."""
-    found = (line for line in figure.axes[0].lines if len(line.get_xdata()) > 1)
-    return {
-        f"{line.get_color()} {line.get_linestyle()}": [*line.get_xdata()]
-        for line in found
-        if line.get_marker() != "_"
-    }
+    """Colour and style -> columns of each line."""
+    found = figure.axes[0].lines
+    return {f"{line.get_color()} {line.get_linestyle()}": [*line.get_xdata()] for line in found}
 
 
 def marks(figure) -> list[tuple[float, float]]:
-    found = (line for line in figure.axes[0].lines if len(line.get_xdata()) == 1)
+    """Of the strip of predictions."""
+    found = (line for line in figure.axes[1].lines if len(line.get_xdata()) == 1)
     return [(line.get_xdata()[0], line.get_ydata()[0]) for line in found]
 
 
@@ -91,21 +88,40 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown) -> None:
         "you), 7.3 times as fast as 02_x. Measured on NVIDIA Test, 2030-01-02; "
         "runs differ by at most 16.0%."
     )
-    assert {*words(figure)} == {
-        *("a copy", "02_x", "03_x", "× 7.3", "predicted 0.55", "yours 0.30")
-    }
-    heights = [pytest.approx(share * GBPS / 10) for share in (0.55, 0.3)]
-    assert marks(figure) == [(4096, heights[0]), (4096, heights[1])]
+    assert words(figure) == ["02_x", "03_x"]
+    assert marks(figure) == [(0, 0.3), (1, 0.55), (2, pytest.approx(0.8))]
+    plot, strip = figure.axes
+    assert [text.get_text() for text in strip.get_xticklabels()] == ["yours", "ours", "measured"]
+    assert plot.get_ylim() == strip.get_ylim() == (0, step.TOP)
+    assert plot.get_title("left") == f"dashed: a copy, {GBPS / 10:.0f} GB/s"
+    assert plot.get_ylabel() == "fraction of copy bandwidth"
+    assert plot.get_xlabel() == "columns per row, in matrices of about $2^{28}$ elements"
+    assert complaints(figure) == []
+    draw.step(steady("03_x"))
+    assert shown.take()[1] == "<figure: 03_x: 0.50 of a copy's speed at 4096 columns>"
+
+
+@pytest.mark.parametrize(("before", "low"), [(12.4, 0.8), (15.0, 0.0), (None, 0.8)])
+def test_where_all_is_near_a_copy_each_shape_has_a_line_of_dots(
+    before, low, predicted, monkeypatch, shown
+) -> None:
+    """Lines from 0 where the step before is not near."""
+    predicted("03_x", share=0.9)
+    earlier = before and steady("02_x", GRID_SHAPES[:8], us=before)
+    draw.step(steady("03_x", GRID_SHAPES[:8], us=9.8), earlier)
+    figure, _, _ = shown.take()
     assert complaints(figure) == []
     axes = figure.axes[0]
-    assert axes.get_ylabel() == "GB/s, each step of the scale doubles"
-    assert axes.get_xlabel() == (
-        "columns per row (the matrix always has $2^{28}$ elements: longer rows, fewer of them)"
-    )
-    draw.step(steady("03_x"), logy=False)
-    figure, plain, _ = shown.take()
-    assert plain == "<figure: 03_x: 0.50 of a copy's speed at 4096 columns>"
-    assert figure.axes[0].get_ylabel() == "GB/s" and figure.axes[0].get_ylim()[0] == 0
+    if not low:
+        assert axes.get_ylim()[0] == 0
+        return
+    assert axes.get_xlim() == (low, step.TOP)
+    assert axes.get_xlabel() == "fraction of copy bandwidth, from 0.8"
+    dots = {line.get_label(): [*line.get_xdata()] for line in axes.lines}
+    assert dots["03_x"] == pytest.approx([10 / 9.8] * 8)
+    assert ("02_x" in dots) is bool(before)
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names == [*(f"{cols} columns" for _, cols in GRID_SHAPES[:8]), "ours, 4096 columns"]
 
 
 def test_prediction_that_was_kept_is_drawn_where_it_was_made(predicted, monkeypatch, shown) -> None:
@@ -113,34 +129,17 @@ def test_prediction_that_was_kept_is_drawn_where_it_was_made(predicted, monkeypa
     predicted("07_x", share=0.5, rows=2**23, cols=32)
     draw.step(steady("07_x", GRID_SHAPES[:6]), steady("06_x"))
     figure, plain, sentence = shown.take()
-    assert [cols for cols, _ in marks(figure)] == [32, 32]
+    assert marks(figure) == [(0, 0.25), (1, 0.5), (2, 0.5)]
+    assert figure.axes[1].get_title() == "at 32"
     assert plain == "<figure: 07_x: as fast as 06_x at 32 columns>"
     assert "(0.50 predicted, 0.25 by you)" in sentence
     draw.step(steady("07_x", GRID_SHAPES[4:6]), steady("06_x"))
     figure, plain, _ = shown.take()
     assert plain == "<figure: 07_x: as fast as 06_x at 1024 columns>", "the longest that both have"
-    assert marks(figure) == [], "not where it was made"
+    assert len(figure.axes) == 1, "not where it was made"
 
 
 # ---- what is drawn ------------------------------------------------------------------------------
-
-
-def test_copy_of_another_gpu_is_no_ceiling(shown) -> None:
-    other = made_up.on_gpu(steady("06_x"), "another")
-    draw.step(steady("07_x", GRID_SHAPES[:6]), other)
-    assert lines(shown.take()[0])["#000000 --"] == [2**k for k in range(5, 11)]
-
-
-def test_copy_is_the_step_s_own_and_goes_on_beyond_it(monkeypatch, shown) -> None:
-    torch = steady(TORCH, GRID_SHAPES).cases
-    for case in torch:
-        case.copy_samples_us[:] = [8.0] * 7
-    monkeypatch.setattr(step, "eager", lambda *what: torch)
-    draw.step(steady("07_x", GRID_SHAPES[:6:5]))
-    figure, _, _ = shown.take()
-    (copy,) = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
-    assert [*copy.get_xdata()] == [32, 1024, 2048, 4096, 8192, 16384, 32768]
-    assert [*copy.get_ydata()] == pytest.approx([GBPS / 10] * 2 + [GBPS / 8] * 5)
 
 
 def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, shown) -> None:
@@ -151,13 +150,13 @@ def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, 
     after, before = steady("04_x", us=15.0), steady("02_x", us=30.0)
     draw.step(made_up.on_gpu(after, "NVIDIA H200"), made_up.on_gpu(before, "NVIDIA H200"))
     figure, _, _ = shown.take()
-    assert {UNFUSED, "01_x", "02_x", "04_x", "a copy"} < {*words(figure)}
-    assert not {"03_x", "05_x"} & {*words(figure)}
-    pale = [line for line in figure.axes[0].lines if line.get_color() == step.CONTEXT]
-    assert [line.get_marker() for line in pale] == [style.look(n).marker for n in (UNFUSED, "01_x")]
+    assert words(figure) == ["02_x", "04_x"]
+    thin = [line for line in figure.axes[0].lines if line.get_color() == step.EARLIER["color"]]
+    assert len(thin) == 2, "the array version and 01_x: 03_x has no float32, 05_x comes later"
+    assert figure.axes[0].get_title("left").endswith("; thin: earlier steps")
     assert complaints(figure) == []
     draw.step(after, before)
-    assert "01_x" not in words(shown.take()[0]), "measured on another GPU"
+    assert "thin" not in shown.take()[0].axes[0].get_title("left"), "measured on another GPU"
 
 
 def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, shown) -> None:
@@ -209,13 +208,11 @@ def test_other_operation_stands_beside_its_bandwidth_baseline_alone(monkeypatch,
     draw.step(made_up.of_operation(steady("14_x", GRID_SHAPES), "softmax_backward"))
     figure, plain, sentence = shown.take()
     assert plain == "<figure: 14_x: 0.50 of its bandwidth baseline's speed at 4096 columns>"
-    assert (
-        words(figure) == ["its bandwidth baseline", "14_x"]
-        and "0.50 of its bandwidth baseline." in sentence
-    )
+    assert words(figure) == ["14_x"] and "0.50 of its bandwidth baseline." in sentence
+    assert figure.axes[0].get_ylabel() == "fraction of the baseline's bandwidth"
     draw.step(steady("14_x", GRID_SHAPES))
     figure, _, sentence = shown.take()
-    assert {"PyTorch", "01_x", "a copy"} < {*words(figure)} and "PyTorch" in sentence
+    assert {"PyTorch", "14_x"} == {*words(figure)} and "PyTorch" in sentence
 
 
 # ---- the series ---------------------------------------------------------------------------------
@@ -236,7 +233,7 @@ def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> N
         for figure in saved
     )
     (point,) = ringed
-    assert (point.get_xdata()[0], point.get_ydata()[0]) == (4096, here["02_x"].gbps)
+    assert (point.get_xdata()[0], point.get_ydata()[0]) == (4096, here["02_x"].share)
     assert (point.get_color(), point.get_marker()) == style.look("02_x")[:2]
     said = [any("measured here" in text.get_text() for text in f.axes[0].texts) for f in saved]
     assert (said, plain) == ([True, False], [])
