@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LINE = 128  # bytes of a cache line: four sectors
+BYTE = 0.5  # pixels: 32 sectors fit, which is the most that a request touches
+SECTOR_WIDE, SECTOR_HIGH = SECTOR * BYTE, 28.0
 EDGE = 3  # margin in pixels on either side
 WIDE = (PAGE - 2 * EDGE) / WARP  # from lane to lane
 PITCH = 20.0  # the same with words before the lanes
@@ -62,10 +64,11 @@ def sectors(
     nth: int = 0,
     kind: str | None = None,
 ) -> None:
-    """Draw one access of a warp to global memory: its lanes, and the 32-byte sectors they touch.
+    """Draw one access of a warp to global memory: its lanes, and the 32-byte sectors they touch. A
+    sector has the same size in every figure.
 
     `trace` comes from `simulate(..., watch=True)`; several in `{label: trace}` are drawn below each
-    other on one scale. `line` is a number, or part of the text of the source line, ignoring spaces;
+    other. `line` is a number, or part of the text of the source line, ignoring spaces;
     a tuple has one for each trace. `nth` selects among the accesses of this warp in this line,
     counted from 0; `kind` ("load", "store", "atomic") selects if a line has several kinds, by
     default the first.
@@ -75,12 +78,11 @@ def sectors(
     ambiguous.
     """
     shown = chosen(trace, "global", Which(line, warp, block, nth, kind))
-    scale = min(_Strip(one.access).scale for one in shown)
-    panel = 194.0
+    panel = 184.0
     bottom = panel * len(shown)
     axes = canvas(bottom + 12)
     for number, one in enumerate(shown):
-        _draw_sectors(axes, one, panel * number, scale)
+        _draw_sectors(axes, one, panel * number)
     stores = all(one.access.kind == "store" for one in shown)
     keys = [(BLUE, "stored" if stores else "requested")]
     if any(one.used < one.moved for one in shown):
@@ -93,7 +95,7 @@ def sectors(
 
 
 class _Strip:
-    """The touched sectors side by side, with a gap where memory is omitted."""
+    """The touched sectors side by side, with a gap where a line ends or memory is omitted."""
 
     def __init__(self, access: WatchedAccess):
         self.access = access
@@ -103,73 +105,60 @@ class _Strip:
         self.asked = {int(byte) for byte in pieces}
         self.sectors = np.unique(np.r_[pieces, first + access.width - 1] // SECTOR)
         self.jumps = np.diff(self.sectors)
-        new_line = self.sectors[1:] * SECTOR % LINE == 0
-        wide = 12.0 if len(self.sectors) <= 16 else 5.0
-        gaps = np.where(self.jumps > 1, wide, np.where(new_line, 9.0, 4.0))
-        self.gaps = gaps * min(1, 200 / max(1, gaps.sum()))
-
-    @property
-    def scale(self) -> float:
-        """Pixels per byte: all sectors fit, and no box is wider than a lane."""
-        room = WARP * WIDE - self.gaps.sum()
-        return min(room / (SECTOR * len(self.sectors)), WIDE / self.piece)
-
-    def left(self, scale: float) -> np.ndarray:
-        """The start of each sector; together they are centred below the lanes."""
-        left = np.r_[0, np.cumsum(SECTOR * scale + self.gaps)]
-        return (PAGE - left[-1] - SECTOR * scale) / 2 + left
+        apart = (self.jumps > 1) | (self.sectors[1:] * SECTOR % LINE == 0)
+        left = np.r_[0, np.cumsum(SECTOR_WIDE + np.where(apart, 5.5, 2.0))]
+        self.left = (PAGE - left[-1] - SECTOR_WIDE) / 2 + left  # centred below the lanes
 
 
-def _draw_sectors(axes: Axes, one: Shown, top: float, scale: float) -> None:
+def _draw_sectors(axes: Axes, one: Shown, top: float) -> None:
     access, strip = one.access, _Strip(one.access)
     color = GREEN if one.used == one.moved else RED if one.wasteful else DARK
     _heading(axes, top, one, _traffic(one), color)
-    lanes, boxes, height = top + 58, top + 118, 36
+    lanes, boxes = top + 58, top + 116
     lane_x = _lanes(axes, lanes, access.mask, EDGE, WIDE)
-    left = strip.left(scale)
-    hair = min(0.6, strip.piece * scale / 8)  # between the pieces
-    place = dict(zip(strip.sectors.tolist(), left.tolist(), strict=True))
-    for sector, x in place.items():
-        rectangle(axes, Box(x, boxes, SECTOR * scale, height), WASTE)
-        for byte in range(0, SECTOR, strip.piece):
-            at = x + byte * scale
-            if sector * SECTOR + byte in strip.asked:
-                rectangle(axes, Box(at, boxes, strip.piece * scale, height), BLUE)
-            if byte:
-                axes.plot([at, at], [boxes, boxes + height], color="white", linewidth=hair)
-        rectangle(axes, Box(x, boxes, SECTOR * scale, height), "none", DARK, 0.5)
-    for gap in np.flatnonzero(strip.jumps > 1).tolist():
-        at = left[gap + 1] - strip.gaps[gap] / 2
-        axes.plot([at, at], [boxes - 3, boxes + height + 3], ":", color=DARK, linewidth=0.8)
+    place = dict(zip(strip.sectors.tolist(), strip.left.tolist(), strict=True))
     for lane in np.flatnonzero(access.mask).tolist():
         byte = int(access.offsets[lane]) + access.start
-        at = place[byte // SECTOR] + (byte % SECTOR + strip.piece / 2) * scale
+        at = place[byte // SECTOR] + (byte % SECTOR + strip.piece / 2) * BYTE
         _thread(axes, (lane_x[lane], lanes), (at, boxes))
-    _name_bytes(axes, boxes + height, strip, scale)
+    for sector, x in place.items():
+        rectangle(axes, Box(x, boxes, SECTOR_WIDE, SECTOR_HIGH), WASTE)
+        for byte in range(0, SECTOR, strip.piece):
+            at, wide = x + byte * BYTE, strip.piece * BYTE
+            if sector * SECTOR + byte in strip.asked:
+                rectangle(axes, Box(at, boxes, wide, SECTOR_HIGH), BLUE)
+            if byte:
+                axes.vlines(at, boxes, boxes + SECTOR_HIGH, color="white", linewidth=wide / 8)
+        rectangle(axes, Box(x, boxes, SECTOR_WIDE, SECTOR_HIGH), "none", DARK, 0.5)
+    for gap in np.flatnonzero(strip.jumps > 1).tolist():
+        at = (strip.left[gap] + SECTOR_WIDE + strip.left[gap + 1]) / 2
+        ends = [boxes - 3, boxes + SECTOR_HIGH + 3]
+        axes.plot([at, at], ends, ":", color=DARK, linewidth=0.8)
+    _name_bytes(axes, boxes + SECTOR_HIGH, strip)
 
 
-def _name_bytes(axes: Axes, top: float, strip: _Strip, scale: float) -> None:
+def _name_bytes(axes: Axes, top: float, strip: _Strip) -> None:
     """Brackets below the sectors of each 128-byte line, with the offset in the array."""
-    left = strip.left(scale)
+    left = strip.left
     lines = strip.sectors * SECTOR // LINE
     starts = np.flatnonzero(np.r_[True, np.diff(lines) != 0])
     ends = np.r_[starts[1:], len(lines)] - 1
-    last_right = left[-1] + SECTOR * scale
     regular = len(lines) > 2 and strip.jumps[0] * SECTOR > LINE and np.ptp(strip.jumps) == 0
     if regular:  # numbers for the first and the last suffice
         text = f"{int(strip.jumps[0]) * SECTOR:,} bytes from one sector to the next"
-        axes.text((left[0] + last_right) / 2, top + 18, text, ha="center", **NOTE)
+        axes.text((left[0] + left[-1] + SECTOR_WIDE) / 2, top + 18, text, ha="center", **NOTE)
         starts, ends = starts[[0, -1]], ends[[0, -1]]
     free = 0.0
     for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
-        x, right = float(left[first]), float(left[last] + SECTOR * scale)
+        x, right = float(left[first]), float(left[last] + SECTOR_WIDE)
         axes.plot([x, x, right, right], [top + 3, top + 7, top + 7, top + 3], color=GREY, lw=0.8)
         byte = int(strip.sectors[first]) * SECTOR - strip.access.start
         text = f"{byte:,}" if first else _place_of(byte, strip.access.array or "memory")
         x = right - _width(text) - 2 if regular and first else x
-        if free <= x <= PAGE - _width(text):
+        wide = 6.5 * len(text)  # in any font
+        if free <= x <= PAGE - wide:
             axes.text(x, top + 18, text, **NOTE, **FONT_PLACED)
-            free = x + _width(text) + 8
+            free = x + wide
 
 
 def _place_of(byte: int, array: str) -> str:

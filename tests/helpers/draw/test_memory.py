@@ -152,6 +152,17 @@ def test_gaps_are_marked_where_memory_is_left_out(shown: Shown) -> None:
     assert marks(LANES * 7 % 200) == 0  # every sector from 0 to 24 is wanted
 
 
+@pytest.mark.parametrize(
+    "index, sectors",
+    [(LANES, 4), (LANES * 2, 8), (LANES * 64, 32), (LANES // 16 * 400, 2)],
+)
+def test_a_sector_has_one_size_in_every_figure(index, sectors: int, shown: Shown) -> None:
+    draw.sectors(gathered(index), "x[index", nth=1)
+    boxes = [one for one in shown.take()[0].findobj(Rectangle) if one.get_height() == 28]
+    outlines = [one.get_width() for one in boxes if one.get_edgecolor()[3]]
+    assert outlines == [16] * sectors
+
+
 # ---- banks --------------------------------------------------------------------------------------
 
 
