@@ -11,8 +11,10 @@ from ...base.arguments import checked
 from ...simt import Trace
 from ...simt.hardware import WARP
 from .accesses import block_number, in_words
-from .canvas import NAME, Box, canvas, words
+from .canvas import NAME, Box, canvas, end_of, rectangle, words
+from .digest import FONT_PLACED
 from .style import (
+    BLACK,
     BLUE,
     DARK,
     GREEN,
@@ -31,7 +33,7 @@ from .style import (
 COLUMNS, ROWS = 33, 16  # number of drawn cells: a cell has space for a lane number
 LEFT, TOP, WIDTH = 66, 54, 606  # pixels: start and maximum width of the matrix
 DIGIT = 8.2  # pixels of width
-NARROW = 20  # pixels: cells below this width have thin edges, to leave space for two digits
+PACK = 16  # bytes: the widest access of a lane, aligned to as many
 NOBODY = -1
 UNITS = ("lane", "warp", "block")
 VERBS = {
@@ -40,6 +42,10 @@ VERBS = {
     "atomic": ("changes", "changed"),
 }
 HUES = (SKY, ORANGE, GREEN, PINK, YELLOW, BLUE, RED, GREY)
+NARROW = ORANGE  # accesses narrower than others
+ALONG = ("row", "column")
+BORDER = {"color": BLACK, "linewidth": 1.8, "solid_capstyle": "projecting"}
+ARROW = {"arrowstyle": "-|>", "color": BLUE, "linewidth": 2, "shrinkA": 0, "shrinkB": 0}
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Owners:
     several: dict[str, np.ndarray]  # bool per unit: others access it too
     times: np.ndarray  # number of accesses
     width: np.ndarray  # bytes per access of a lane
+    request: np.ndarray  # bool: covered by the request with the lowest address
     kind: str  # "load", "store" or "atomic"
 
     @property
@@ -76,6 +83,7 @@ class Cell:
     box: Box
     number: int | None  # index of the lane, warp or block; None: no owner
     several: bool
+    narrow: bool  # moved by accesses narrower than others
 
 
 @checked
@@ -85,40 +93,58 @@ def owners(
     array: str = "x",
     rows: int | None = None,
     cols: int | None = None,
+    along: str = "",
 ) -> None:
     """Show which lane, warp or block loads each element of `array`, or stores it if none loads it.
-    Elements loaded by several are hatched.
+    Elements loaded by several are hatched; by lanes, the elements of one request are outlined.
+    Where lanes access it in different widths, narrow accesses have a colour of their own, and ticks
+    mark multiples of 16 bytes. `along` adds an arrow: the kernel reduces each "row" or "column".
 
     The trace is one of `simulate(..., watch=True)`. `rows` and `cols` are those of the array, if it
-    has two dimensions. For a large matrix the first rows and columns are drawn; neighbours with one
-    owner share a cell, unless a lane moves them in accesses of different width.
+    does not have two dimensions; of three, the last is that of the columns, and rows are called
+    lines. For a large matrix the first rows and columns are drawn; neighbours with one owner share
+    a cell, unless a lane moves them in accesses of different width.
 
-    Raises `ValueError` for another `by`, for an array that the launch does not have, and if rows *
-    cols is not its number of elements.
+    Raises `ValueError` for another `by` or `along`, for an array that the launch does not have, and
+    if rows * cols is not its number of elements.
     """
-    if by not in UNITS:
-        raise ValueError(f"by is {', '.join(map(repr, UNITS))}, not {by!r}")
+    for name, value, known in (("by", by, UNITS), ("along", along or "row", ALONG)):
+        if value not in known:
+            raise ValueError(f"{name} is {', '.join(map(repr, known))}, not {value!r}")
     found = _owners(trace, array, _shape(trace, array, rows, cols))
-    unit, number, several = found.unit(by), found.number(by), found.several[by]
-    width = found.width if by == "lane" else np.zeros_like(found.width)
-    tall, wide = (_grain((unit, several, width), *one) for one in ((0, ROWS), (1, COLUMNS)))
-    unit, number, several, width = (
-        one[::tall, ::wide][:ROWS, :COLUMNS] for one in (unit, number, several, width)
-    )
+    told = [found.unit(by), found.several[by]]
+    told += [found.width, found.request] if by == "lane" else []
+    tall, wide = (_grain(told, *one) for one in ((0, ROWS), (1, COLUMNS)))
+
+    def drawn(one: np.ndarray) -> np.ndarray:
+        return one[::tall, ::wide][:ROWS, :COLUMNS]
+
+    unit, several, *widths = map(drawn, told)
+    number, packed = drawn(found.number(by)), drawn(found.width)
+    roles = by == "lane" and len(np.unique(found.width[found.width > 0])) > 1
     cut = tall * ROWS < found.block.shape[0], wide * COLUMNS < found.block.shape[1]
     height = 26 if len(unit) <= 8 else 18
     title = f"which {by} {found.does} each element of {array}"
-    axes = canvas(TOP + len(unit) * height + (34 if cut[0] else 14), title)
+    bottom = TOP + len(unit) * height
+    axes = canvas(bottom + (20 if cut[0] or along == "row" else 6) + 28 * (by == "lane"), title)
     cell = Box(LEFT, TOP, min(WIDTH / unit.shape[1], 2.5 * height), height)
     cells = []
-    for top, left, down, right in _rectangles(unit, several, width):
+    for top, left, down, right in _rectangles(unit, several, *widths[:1]):
         x, y = LEFT + left * cell.width, TOP + top * height
         box = Box(x, y, (right - left) * cell.width, (down - top) * height)
         owner = None if unit[top, left] == NOBODY else int(number[top, left])
-        cells.append(Cell(box, owner, bool(several[top, left])))
-    _draw(axes, cells, by)
-    _frame(axes, cell, unit.shape, (tall, wide), cut)
-    finish(axes.figure, title, _sentence(found, by, array))
+        narrow = bool(roles and packed[top, left] < found.width.max())
+        cells.append(Cell(box, owner, bool(several[top, left]), narrow))
+    _draw(axes, cells, by, roles)
+    names = "line" if len(trace.arrays[array].shape) > 2 else "row"
+    _frame(axes, cell, unit.shape, (tall, wide), cut, names)
+    if by == "lane":
+        _outline(axes, cell, widths[1])
+        if roles:
+            _ticks(axes, cell, unit.shape, wide, trace.arrays[array], found)
+        _arrow(axes, along, cell, unit.shape)
+        _legend(axes, axes.get_ylim()[0] - 14, found, roles, along)
+    finish(axes.figure, title, _sentence(found, by, array, along, names))
 
 
 def _shape(trace: Trace, array: str, rows: int | None, cols: int | None) -> tuple[int, int]:
@@ -128,8 +154,8 @@ def _shape(trace: Trace, array: str, rows: int | None, cols: int | None) -> tupl
     if not trace.accesses and not trace.events:
         raise ValueError("the trace holds no accesses: simulate(..., watch=True) keeps them")
     given = trace.arrays[array]
-    if rows is None and cols is None and len(given.shape) == 2:
-        rows, cols = given.shape
+    if rows is None and cols is None and len(given.shape) > 1:
+        cols = given.shape[-1]
     count = given.elements
     rows = count // (cols or count) if rows is None else rows
     cols = count // rows if cols is None and rows else cols
@@ -147,7 +173,10 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
     block, thread = np.full(count, NOBODY), np.zeros(count, np.int64)
     several = {unit: np.zeros(count, bool) for unit in UNITS}
     times, width = np.zeros((2, count), np.int64)
-    for one in (access for access in ours if access.kind == kind):
+    request = np.zeros(count, bool)
+    ours = [access for access in ours if access.kind == kind and access.mask.any()]
+    first_request = min(ours, key=lambda one: one.offsets[one.mask].min(), default=None)
+    for one in ours:
         per_lane = max(1, one.width // size)
         first = trace.arrays[array].numbers(one.offsets[one.mask])
         places = first[:, None] + np.arange(per_lane)
@@ -158,6 +187,7 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
         inside = (places >= 0) & (places < count)
         places, threads = places[inside], threads[inside]
         np.add.at(times, places, 1)
+        request[places] |= one is first_request
         number = block_number(trace, one.block)
         free = block[places] == NOBODY
         block[places[free]], thread[places[free]] = number, threads[free]
@@ -167,8 +197,9 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
         several["warp"][places] |= others | (thread[places] // WARP != one.warp)
         several["lane"][places[others | (thread[places] != threads)]] = True
     shaped = {unit: flags.reshape(shape) for unit, flags in several.items()}
-    block, thread, times, width = (one.reshape(shape) for one in (block, thread, times, width))
-    return Owners(block, thread, shaped, times, width, kind)
+    flat = block, thread, times, width, request
+    block, thread, times, width, request = (one.reshape(shape) for one in flat)
+    return Owners(block, thread, shaped, times, width, request, kind)
 
 
 def _grain(told: Sequence[np.ndarray], axis: int, room: int) -> int:
@@ -206,7 +237,7 @@ def _rectangles(*told: np.ndarray) -> list[tuple[int, int, int, int]]:
 # ---- drawing ------------------------------------------------------------------------------------
 
 
-def _draw(axes, cells: list[Cell], by: str) -> None:
+def _draw(axes, cells: list[Cell], by: str, roles: bool) -> None:
     from matplotlib.collections import PolyCollection
 
     def add(some: list[Cell], **style) -> None:
@@ -219,34 +250,39 @@ def _draw(axes, cells: list[Cell], by: str) -> None:
     empty = [cell for cell in cells if cell.number is None]
     owned = [cell for cell in cells if cell.number is not None]
     hatched = [cell for cell in owned if cell.several]
-    colors = [_color(cell.number, by) for cell in owned]
+    few = by != "lane" or len({cell.number for cell in owned}) <= len(HUES)
+    colors = [_color(cell, few and not roles) for cell in owned]
+    digits = max((len(str(cell.number)) for cell in owned), default=0)
     add(empty, facecolors="white", edgecolors=PALE, linewidths=0.8)
-    edges = [0.5 if cell.box.width < NARROW else 1.2 for cell in owned]
-    add(owned, facecolors=colors, edgecolors="white", linewidths=edges)
+    add(owned, facecolors=colors, edgecolors="white", linewidths=1)
     add(hatched, facecolors="none", edgecolors=GREY, linewidths=0, hatch="////")
     for cell, color in zip(owned, colors, strict=True):
         box, number = cell.box, cell.number
-        crowded = by == "lane" and box.width < NARROW and number % 4 and number != WARP - 1
-        if box.width > DIGIT * len(str(number)) and not crowded:
+        if box.width > digits * DIGIT + 4 or (
+            number % 4 == 0 and box.width > len(str(number)) * DIGIT
+        ):
             style = {"color": ink_on(color), "ha": "center"}
             style |= {"fontweight": "bold"} if cell.several else {}
             words(axes, box.x + box.width / 2, box.middle, str(number), **style)
 
 
-def _color(number: int, by: str) -> tuple[float, ...]:
+def _color(cell: Cell, few: bool) -> tuple[float, ...]:
+    """A tint of a hue for each of few owners, or of the role of their accesses; otherwise from pale
+    to blue. Black is legible on all of them."""
     from matplotlib.colors import to_rgb
 
-    if by == "lane":  # from pale to blue; black is legible on all of them
-        share = number % WARP / (WARP - 1)
-        return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(SKY), strict=True))
-    return tuple(1 - 0.65 * (1 - part) for part in to_rgb(HUES[number % len(HUES)]))
+    if few or cell.narrow:
+        hue = HUES[cell.number % len(HUES)] if few else NARROW
+        return tuple(1 - 0.65 * (1 - part) for part in to_rgb(hue))
+    share = cell.number % WARP / (WARP - 1)
+    return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(SKY), strict=True))
 
 
-def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut) -> None:
+def _frame(axes, cell: Box, shape, grain: tuple[int, int], cut, names: str) -> None:
     """Indices of rows and columns, and dots if more follow."""
     rows, cols = shape
     words(axes, 10, TOP - 9, "column", color=DARK)
-    words(axes, 10, TOP + cell.height / 2, "row", color=DARK)
+    words(axes, 10, TOP + cell.height / 2, names, color=DARK)
     every = next(step for step in (1, 2, 4, 8, 16, 32) if step * cell.width > 40)
     for col in range(0, cols, every):
         label = str(col * grain[1])
@@ -255,15 +291,63 @@ def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut)
         label = str(row * grain[0])
         words(axes, LEFT - 8, TOP + (row + 0.5) * cell.height, label, color=DARK, ha="right")
     if cut[0]:
-        words(axes, LEFT + 8, TOP + rows * cell.height + 10, "⋮", NAME, color=DARK)
+        words(axes, LEFT - 8, TOP + rows * cell.height + 10, "⋮", NAME, color=DARK, ha="right")
     if cut[1]:
         words(axes, LEFT + cols * cell.width + 6, TOP + cell.height / 2, "…", NAME, color=DARK)
+
+
+def _outline(axes, cell: Box, inside: np.ndarray) -> None:
+    """Draw the border of the cells that are `inside`."""
+    x = LEFT + np.arange(inside.shape[1] + 1) * cell.width
+    y = TOP + np.arange(inside.shape[0] + 1) * cell.height
+    padded = np.pad(inside, 1)
+    for row, col in np.argwhere(padded[:-1, 1:-1] != padded[1:, 1:-1]).tolist():
+        axes.plot([x[col], x[col + 1]], [y[row]] * 2, **BORDER)
+    for row, col in np.argwhere(padded[1:-1, :-1] != padded[1:-1, 1:]).tolist():
+        axes.plot([x[col]] * 2, [y[row], y[row + 1]], **BORDER)
+
+
+def _ticks(axes, cell: Box, shape, grain: int, array, found: Owners) -> None:
+    """Mark the multiples of 16 bytes in each row."""
+    size, cols = array.dtype.itemsize, found.block.shape[1]
+    for row in range(shape[0]):
+        for col in range(shape[1] + 1):
+            if (row * cols + col * grain) * size % PACK == 0:
+                x, y = LEFT + col * cell.width, TOP + (row + 1) * cell.height
+                axes.plot([x, x], [y - 7, y], color=BLACK, linewidth=1.4)
+
+
+def _arrow(axes, along: str, cell: Box, shape) -> None:
+    """Draw the direction of the reduction, below the cells or to the right of them."""
+    right, bottom = LEFT + shape[1] * cell.width, TOP + shape[0] * cell.height
+    if along == "row":
+        axes.annotate("", (right, bottom + 11), (LEFT, bottom + 11), arrowprops=ARROW)
+    if along == "column":
+        axes.annotate("", (right + 12, bottom), (right + 12, TOP), arrowprops=ARROW)
+
+
+def _legend(axes, y: float, found: Owners, roles: bool, along: str) -> None:
+    x = LEFT
+    style = {"color": DARK, **FONT_PLACED}
+    if found.request.any():
+        corners = [x, x + 16, x + 16, x, x], [y - 6, y - 6, y + 6, y + 6, y - 6]
+        axes.plot(*corners, **BORDER, **FONT_PLACED)
+        x = end_of(words(axes, x + 23, y, "one request", **style)) + 20
+    if roles:
+        fill = _color(Cell(Box(0, 0, 0, 0), 0, False, True), False)
+        rectangle(axes, Box(x, y - 6, 16, 12), fill, **FONT_PLACED)
+        x = end_of(words(axes, x + 23, y, "narrower than a pack: head and tail", **style)) + 20
+        axes.plot([x + 2, x + 2], [y - 4, y + 5], color=BLACK, linewidth=1.4, **FONT_PLACED)
+        x = end_of(words(axes, x + 10, y, f"multiple of {PACK} bytes", **style)) + 20
+    if along:
+        axes.annotate("", (x + 22, y), (x, y), arrowprops=ARROW, **FONT_PLACED)
+        words(axes, x + 30, y, f"reduced along a {along}", **style)
 
 
 # ---- the sentence -------------------------------------------------------------------------------
 
 
-def _sentence(found: Owners, by: str, array: str) -> str:
+def _sentence(found: Owners, by: str, array: str, along: str, names: str) -> str:
     unit = found.unit(by)
     if (unit == NOBODY).all():
         return f"No thread {found.does} an element of {array}."
@@ -272,7 +356,9 @@ def _sentence(found: Owners, by: str, array: str) -> str:
     name = f"{by.capitalize()} {found.number(by)[place]}"
     if by == "lane" and (found.thread >= WARP).any():
         name += f" of warp {found.thread[place] // WARP}"
-    parts = [f"{name} {found.does} {_elements(unit == first)}", f"a row belongs to {_row(found)}"]
+    where = _elements(unit == first).replace("row", names)
+    parts = [f"{name} {found.does} {where}"]
+    parts.append(f"a {along or 'row'} belongs to {_owner_of_line(found, along == 'column')}")
     if several := int(found.several[by].sum()):
         parts.append(
             f"{several} of {unit.size} elements belong{'s' * (several == 1)} to more than one {by}"
@@ -296,11 +382,12 @@ def _elements(mine: np.ndarray) -> str:
     return f"column{'s' * (len(cols) > 1)} {in_words(cols)} of {where}"
 
 
-def _row(found: Owners) -> str:
-    """The owner of a row in words."""
+def _owner_of_line(found: Owners, columns: bool) -> str:
+    """The owner of a row, or of a column, in words."""
     counts, even = {}, {}
     for by in UNITS:
-        many = {len(np.unique(row[row != NOBODY])) for row in found.unit(by)}
+        unit = found.unit(by).T if columns else found.unit(by)
+        many = {len(np.unique(line[line != NOBODY])) for line in unit}
         counts[by], even[by] = max(many), "at most " * (len(many) > 1)
     lanes, warps, blocks = counts.values()
     if blocks > 1:

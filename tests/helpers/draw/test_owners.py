@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
 
 from helpers.page import draw
+from helpers.page.draw.owners import BORDER, HUES, LEFT, TOP, WIDTH
 from helpers.simt import KernelText
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints, texts
@@ -105,3 +107,67 @@ def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Show
     figure, _, sentence = shown.take()
     assert numbers(figure) == ["0"] and "more than one" not in sentence
     assert complaints(figure) == []
+
+
+COPY = """extern "C" __global__ void copy(const float* x, float* y)
+{
+    y[threadIdx.x] = x[threadIdx.x];
+}
+"""
+
+
+def drawn(shown: Shown, shape: tuple[int, ...], threads: int, code: str = COPY, **options):
+    """The figure of a kernel with x and y of a shape."""
+    x, names = np.ones(shape, np.float32), ("x", "y")
+    trace = run(KernelText(code, "copy"), 1, threads, (x, x * 0), names=names, watch=True)
+    draw.owners(trace, **options)
+    figure, _, sentence = shown.take()
+    assert complaints(figure) == []
+    return figure, sentence
+
+
+def colours(figure) -> list[str]:
+    return [to_hex(one) for one in figure.findobj(PolyCollection)[1].get_facecolor()]
+
+
+def test_few_lanes_have_hues_and_many_have_shades(shown: Shown) -> None:
+    assert len({*colours(drawn(shown, (1, 8), 8)[0])}) == len(HUES) == 8
+    shades = colours(drawn(shown, (1, 32), 32)[0])
+    assert len({*shades}) == 32 and not {*shades} & {*colours(drawn(shown, (1, 8), 8)[0])}
+
+
+def test_the_first_request_is_outlined(shown: Shown) -> None:
+    """Of two warps, each with half of four rows."""
+    figure, _ = drawn(shown, (4, 16), 64)
+    look = BORDER["color"], BORDER["linewidth"]
+    lines = [one for one in figure.axes[0].lines if (one.get_color(), one.get_linewidth()) == look]
+    corners = np.concatenate([one.get_xydata() for one in lines if not one.get_gid()])
+    assert corners.min(axis=0).tolist() == [LEFT, TOP]
+    assert corners.max(axis=0).tolist() == [LEFT + WIDTH, TOP + 2 * 26]
+    assert len(corners) == 2 * 2 * (16 + 2)  # the ends of each side of a cell
+
+
+def test_narrow_accesses_have_their_colour_and_packs_their_ticks(shown: Shown) -> None:
+    """Rows of five: the pack of each begins one element later than that of the row before."""
+    code = """extern "C" __global__ void copy(const float* x, float* y)
+    {
+        const int t = threadIdx.x, first = 4 * (5 * t / 4 + (5 * t % 4 > 0));
+        const float4 pack = *reinterpret_cast<const float4*>(x + first);
+        y[t] = pack.x + pack.w + (t < 3 ? x[first == 5 * t ? first + 4 : 5 * t] : 0.0f);
+    }
+    """
+    figure, _ = drawn(shown, (3, 5), 2, code)
+    once = colours(figure)
+    assert once.count(once[1]) == 2 and numbers(figure) == ["0", "0", "1", "1", "1"]
+    lines = [one for one in figure.axes[0].lines if one.get_linewidth() == 1.4]
+    ticks = [one.get_xdata()[0] for one in lines if not one.get_gid()]
+    assert [round((x - LEFT) / 65) for x in ticks] == [0, 4, 3, 2]  # 26 pixels high, 65 wide
+
+
+def test_lines_are_those_of_three_dimensions_and_columns_are_reduced(shown: Shown) -> None:
+    figure, sentence = drawn(shown, (2, 4, 8), 64, along="column")
+    said = [one.get_text() for one in texts(figure)]
+    assert {"line", "reduced along a column"} <= {*said} and "row" not in said
+    assert sentence.startswith("Lane 0 of warp 0 loads column 0 of line 0; a column belongs to one")
+    with pytest.raises(ValueError, match="along is 'row', 'column', not 'line'"):
+        drawn(shown, (1, 8), 8, along="line")
