@@ -11,7 +11,7 @@ The modules, lowest first:
     owners     which thread, warp or block loads which element
     plans      maps of tuned plans
     reduction  how values are merged, level by level
-    life       the timeline of the warps of a block
+    life       warps that wait: of a block, in time, and in the slots of an SM
     messages   messages between blocks
     labels     label placement without overlap
     charts     bars, curves and heat maps
@@ -24,7 +24,7 @@ The modules, lowest first:
 from .charts import bars, curves, heat
 from .comparison import baselines, not_ahead, speedups, unseen
 from .ledger import ledger
-from .life import life
+from .life import life, slots, waiting
 from .lost_time import lost_time
 from .machine import machine
 from .memory import banks, moves, sectors
@@ -52,7 +52,9 @@ __all__ = [
     "reduction",
     "sectors",
     "series",
+    "slots",
     "speedups",
     "step",
     "unseen",
+    "waiting",
 ]

@@ -1,22 +1,23 @@
-"""The timeline of a block: what each of its warps does, step by step, and where it waits for the
-others.
+"""Warps that wait: the timeline of a block in steps, that of a warp in time, the slots of an SM.
 
 A step is an instruction of a warp, without branches, as recorded in a trace. It is not a time: a
-load from DRAM is one step, and so is an addition.
+load from DRAM is one step, and so is an addition. Times and slots are those of profiler data.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...base.arguments import checked
 from ...simt import Event, Trace, WatchedAccess
 from ...simt.geometry import Place
+from ...simt.hardware import SM_THREADS, WARP
 from ...simt.words import counted
 from .accesses import find_block, in_order, in_words
 from .canvas import Box, canvas, end_of, rectangle, words
-from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish
+from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish, ink
 
 MARKS = {  # kinds of marks in the order of the legend
     "global load": BLUE,
@@ -140,7 +141,7 @@ def _draw(found: Life, block: int | Place) -> None:
     for when in found.barriers:
         x = at(when)
         axes.plot([x, x], [TOP - 5, bottom], color=BLACK, linewidth=1.3, zorder=4)
-    _steps(axes, end, at, bottom)
+    _scale(axes, end, at, bottom, "steps of the block: instructions, and waiting")
     # Steps depend on the compiler; the order of marks and the number of waits do not.
     order = [
         [number, [what for _, what in warp.marks], len(warp.waits)]
@@ -168,14 +169,14 @@ def _legend(axes, kinds: list[str], waited: bool, met: bool) -> None:
         words(axes, x + 9, y, "barrier")
 
 
-def _steps(axes, end: int, at, bottom: float) -> None:
+def _scale(axes, end: float, at, bottom: float, unit: str) -> None:
     """The scale below."""
     sizes = (size * 10**power for power in range(9) for size in (1, 2, 5))
     every = next(size for size in sizes if end / size <= 9)
-    for step in range(0, end + 1, every):
-        axes.plot([at(step)] * 2, [bottom + 2, bottom + 6], color=DARK, linewidth=0.8)
-        words(axes, at(step), bottom + 16, str(step), color=DARK, ha="center")
-    words(axes, LEFT, bottom + 35, "steps of the block: instructions, and waiting", color=DARK)
+    for number in range(0, int(end) + 1, every):
+        axes.plot([at(number)] * 2, [bottom + 2, bottom + 6], color=DARK, linewidth=0.8)
+        words(axes, at(number), bottom + 16, str(number), color=DARK, ha="center")
+    words(axes, at(0), bottom + 35, unit, color=DARK)
 
 
 def _sentence(found: Life) -> str:
@@ -196,3 +197,102 @@ def _sentence(found: Life) -> str:
     ]
     parts[0] = parts[0].replace(" at ", f" wait{'s' * (len(waits[min(waits)]) == 1)} at ", 1)
     return f"{met}: {', '.join(parts)}."
+
+
+# ---- time and slots -----------------------------------------------------------------------------
+
+SLOTS, SCHEDULERS = SM_THREADS // WARP, 4  # of an SM
+STATES = BLUE, ORANGE, GREEN  # colours of warps, in the order of the legend
+
+
+@checked
+def waiting(latency: float, work: float, loads: int = 4) -> None:
+    """Show the timeline of a warp that waits `latency` ns for a load and then spends `work` ns on
+    all else, such as using the data; below it, that of a warp with several `loads` in flight, if
+    the latency is the same.
+
+    Raises `ValueError` unless all three are positive.
+    """
+    if min(latency, work, loads) <= 0:
+        raise ValueError("latency, work and loads must be positive")
+    end = 3.2 * (latency + work)
+    title = "a warp waits for each load, or for several at once"
+    axes, pitch = canvas(232, title), 56.0
+
+    def at(time: float) -> float:
+        return 120 + (RIGHT - 120) * time / end
+
+    for row, many in enumerate((1, loads)):
+        y, start = TOP + row * pitch, 0.0
+        words(axes, 10, y + 10, counted(many, "load") + " in flight", color=DARK)
+        while start < end:
+            data, until = min(start + latency, end), min(start + latency + many * work, end)
+            _waiting(axes, Box(at(start), y, at(data) - at(start), 20))
+            rectangle(axes, Box(at(data), y, at(until) - at(data), 20), GREEN, alpha=0.45)
+            for load in range(many):
+                lower = y + 24 + 4 * load
+                axes.plot([at(start), at(data)], [lower] * 2, color=BLUE, linewidth=2)
+            axes.plot([at(start)] * 2, [y - 3, y + 23], color=BLUE, linewidth=2.6)
+            start += latency + many * work
+    x = 10
+    for color, what in (
+        (BLUE, "issues; below: bytes in flight"),
+        (GREEN, "has its data: everything else"),
+    ):
+        axes.plot([x + 2] * 2, [40, 52], color=color, linewidth=2.6 if color == BLUE else 6)
+        x = end_of(words(axes, x + 11, 46, what)) + 16
+    _waiting(axes, Box(x, 40, 18, 12))
+    words(axes, x + 24, 46, "stalls")
+    _scale(axes, end, at, TOP + 2 * pitch, "nanoseconds")
+    one, several = latency + work, latency + loads * work
+    finish(
+        axes.figure,
+        title,
+        f"A warp stalls for {latency:.0f} ns and does everything else in {work:.0f} ns: one load "
+        f"per {one:.0f} ns. With {loads} loads in flight and the same latency it would get "
+        f"{loads} per {several:.0f} ns.",
+    )
+
+
+@checked
+def slots(warps: Mapping[str, float], needed: float) -> None:
+    """Show the warp slots of an SM in the states `warps`, at most three with their numbers of
+    warps. The first is that of which `needed` are necessary; those for which there is no slot stand
+    outside the SM.
+
+    Raises `ValueError` for more warps than slots.
+    """
+    counts = {what: round(number) for what, number in warps.items()}
+    if (used := sum(counts.values())) > SLOTS or len(counts) > len(STATES):
+        raise ValueError(f"{used} warps in {len(counts)} states, an SM has {SLOTS} slots; 3 states")
+    title = f"the {SLOTS} warp slots of an SM"
+    size, left, top = 27, 20.0, 82.0
+    axes = canvas(top + SCHEDULERS * size + 16, title)
+    colors: list[str] = []
+    x = 10
+    for color, (what, number) in zip(STATES, counts.items(), strict=False):
+        colors += [color] * number
+        rectangle(axes, Box(x, 39, 13, 13), color)
+        x = end_of(words(axes, x + 19, 46, f"{number} {what}")) + 18
+    colors += ["white"] * (SLOTS - used)
+    missing = max(0, round(needed) - SLOTS)
+    across = size * SLOTS // SCHEDULERS
+    rectangle(axes, Box(left - 8, top - 8, across + 13, SCHEDULERS * size + 13), "none", GREY, 1.4)
+    for slot in range(SLOTS + missing):
+        column, row = divmod(slot, SCHEDULERS)
+        there = slot < SLOTS
+        x, y = left + column * size + 22 * (not there), top + row * size
+        fill = colors[slot] if there else "white"
+        edge = "none" if fill != "white" else GREY if there else BLUE
+        style = "-" if there else "--"
+        rectangle(axes, Box(x, y, size - 4, size - 4), fill, edge, 1.2, linestyle=style)
+    need, bold = next(iter(counts)), {"color": ink(BLUE), "fontweight": "bold"}
+    for line, said in enumerate((f"{needed:.0f} would have to", need)):
+        words(axes, x + size + 10, top + 44 + 16 * line, said, **bold)
+    does = ", ".join(f"{number} {what}" for what, number in counts.items())
+    finish(
+        axes.figure,
+        title,
+        f"To keep up, {needed:.0f} must {need}, {missing} more than there are slots. "
+        f"Of {SLOTS} slots, {does}, {SLOTS - used} are empty.",
+    )

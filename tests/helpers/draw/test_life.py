@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
 from helpers import bind, source
 from helpers.page import draw
-from helpers.page.draw.life import MARKS, lived
+from helpers.page.draw.life import MARKS, SLOTS, lived
 from helpers.simt import KernelText
 from helpers.simt import simulate as run
-from tests.helpers.draw.looks import Shown, complaints
+from tests.helpers.draw.looks import Shown, complaints, texts
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -68,3 +69,40 @@ def test_a_cluster_waits_and_writes_elsewhere(shown: Shown) -> None:
     assert kinds == {*MARKS} and len(found.barriers) == 1
     draw.life(trace)
     assert complaints(shown.take()[0]) == []
+
+
+def test_a_warp_with_more_loads_in_flight_stalls_as_long_for_each_of_them(shown: Shown) -> None:
+    draw.waiting(300, 100)
+    figure, _, sentence = shown.take()
+    assert complaints(figure) == []
+    assert sentence == (
+        "A warp stalls for 300 ns and does everything else in 100 ns: one load per 400 ns. With 4 "
+        "loads in flight and the same latency it would get 4 per 700 ns."
+    )
+    bands = [one for one in figure.findobj(Rectangle) if one.get_height() == 20]
+    one, several = bands[0].get_y(), bands[-1].get_y()
+    stalls = [(band.get_y(), band.get_width()) for band in bands if band.get_hatch()]
+    assert {round(width) for _, width in stalls[:3]} == {round(300 / 1280 * 564)}
+    assert [y for y, _ in stalls] == [one] * 4 + [several] * 2
+    with pytest.raises(ValueError, match="must be positive"):
+        draw.waiting(0, 100)
+
+
+def test_slots_that_are_not_there_stand_outside(shown: Shown) -> None:
+    draw.slots({"wait for a load": 40.2, "wait at a barrier": 5, "do neither": 16.8}, 75.7)
+    figure, _, sentence = shown.take()
+    assert complaints(figure) == []
+    assert sentence.startswith("To keep up, 76 must wait for a load, 12 more than there are slots.")
+    assert sentence.endswith("40 wait for a load, 5 wait at a barrier, 17 do neither, 2 are empty.")
+    squares = [one for one in figure.findobj(Rectangle) if one.get_height() == 23]
+    outside = [one for one in squares if one.get_linestyle() == "--"]
+    assert (len(squares), len(outside)) == (SLOTS + 12, 12)
+    (sm,) = [one for one in figure.findobj(Rectangle) if one.get_height() > 100]
+    for one in squares:
+        assert (one.get_x() > sm.get_x() + sm.get_width()) == (one in outside)
+    assert "76 would have to" in [one.get_text() for one in texts(figure)]
+    draw.slots({"wait for a load": 64}, 64)
+    figure = shown.take()[0]
+    assert not [one for one in figure.findobj(Rectangle) if one.get_linestyle() == "--"]
+    with pytest.raises(ValueError, match="65 warps in 1 states, an SM has 64 slots"):
+        draw.slots({"wait for a load": 65}, 64)
