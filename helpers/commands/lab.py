@@ -1,16 +1,17 @@
 """Open the series in JupyterLab: `make lab`. What is opened is the reader's own copy, in mine/.
 
 mine/ mirrors notebooks/ at the same depth below the root, so that imports and links work from
-both, and git ignores it. A copy that its reader never changed follows the committed notebook; one
-that they changed stays as it is. The committed notebooks can be opened there too, not written.
-All arguments go to JupyterLab.
+both, and git ignores it. Where a notebook asks for a prediction, the copy shows no measurement: its
+cells from "How fast" on have no output until the reader runs them. A copy whose cells the reader
+has not edited is renewed when the committed notebook changes; an edited one stays. The committed
+notebooks can be opened there too, but not saved. All arguments go to JupyterLab.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +23,11 @@ from tornado.web import HTTPError
 
 from ..base.json_files import read_json, write_json
 from ..base.paths import MINE, NOTEBOOKS, ROOT, core_notebooks, deeper_notebooks
-from ..page.notebooks import NO_NOTEBOOK, text_of
 
 FIRST = "00_the_limit.ipynb"
-STATE = ".copied.json"  # in mine/: page -> fingerprint of what was copied
+STATE = ".copies.json"  # in mine/: page -> [fingerprint of its cells, of the whole file]
+HIDDEN = "Not shown before your prediction. Run this cell to see its output.\n"
+HEADING = re.compile(r"^## (How fast|Exercise)?", re.MULTILINE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def refresh() -> list[str]:
-    """Bring mine/ up to date with notebooks/; returns what a reader should know, in sentences.
+    """Bring mine/ up to date with notebooks/; return what a reader should know, in sentences.
 
     Raises `OSError` if mine/ cannot be written.
     """
@@ -63,12 +65,13 @@ def refresh() -> list[str]:
     sentences = []
     if kept:
         sentences.append(
-            f"Newer than your copies, which you changed and which stay: {names_of(kept)}; to get "
-            f"the new ones, rename or delete yours in {MINE.name}/ and run make lab again."
+            f"You edited these notebooks, and the series has newer ones: {', '.join(kept)}. Your "
+            f"copies stay; to get the newer ones, rename or delete yours in {MINE.name}/ and run "
+            "make lab again."
         )
     if left:
         sentences.append(
-            f"No longer in the series; your changed copies stay in {MINE.name}/: {names_of(left)}."
+            f"No longer in the series; your edited copies stay in {MINE.name}/: {', '.join(left)}."
         )
     return sentences
 
@@ -79,76 +82,98 @@ def pages() -> dict[str, Path]:
     return {path.relative_to(NOTEBOOKS).as_posix(): path for path in files}
 
 
-def known_copies() -> dict[str, str]:
-    """What was copied last time; nothing if that is not known."""
+def known_copies() -> dict[str, list[str]]:
+    """What was copied last time; empty if that is not known."""
     try:
         return read_json(MINE / STATE)
     except (FileNotFoundError, ValueError):
         return {}
 
 
-def copy(name: str, page: Path, copied: dict[str, str]) -> bool:
-    """Copy a page to mine/ unless its reader changed theirs; False if that hides a newer one."""
-    mine, new = MINE / name, fingerprint(page)
-    if mine.exists() and fingerprint(mine) not in (new, copied.get(name)):
-        return copied.get(name) == new
-    if not mine.exists() or mine.read_bytes() != page.read_bytes():
+def copy(name: str, page: Path, copied: dict[str, list[str]]) -> bool:
+    """Copy a page to mine/ unless the reader edited their copy; False if an edited copy hides a
+    newer page. A copy of the current page stays, with the outputs of the reader's own runs."""
+    mine, cells, whole = MINE / name, cells_of(page), hash_of(page.read_bytes())
+    cells_before, whole_before = copied.get(name, ("", ""))
+    if mine.exists() and cells_of(mine) not in (cells, cells_before):
+        return cells == cells_before
+    if not mine.exists() or whole != whole_before:
         mine.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(page, mine)
+        mine.write_bytes(without_measurements(page))
+        copied[name] = [cells, whole]
+        trust(page)
     trust(mine)
-    copied[name] = new
     return True
 
 
-def trust(copy: Path) -> None:
-    """Have JupyterLab show a copy's tables and figures as they are, as if they had been made here:
-    who runs the series trusts it. Where signatures cannot be kept it leaves out some colour."""
-    if copy.suffix == ".ipynb":
-        NotebookNotary().sign(nbformat.read(copy, as_version=4))
+def without_measurements(page: Path) -> bytes:
+    """The content of a page. Where it asks for a prediction, a sentence replaces the outputs of the
+    cells from "How fast" on, except those of exercises."""
+    notebook = nbformat.read(page, as_version=4) if page.suffix == ".ipynb" else None
+    cells = notebook.cells if notebook else []
+    if not any(re.search(r"^predict\(", cell.source, re.MULTILINE) for cell in cells):
+        return page.read_bytes()
+    timed = exercise = False
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            for kind in HEADING.findall(cell.source):
+                timed, exercise = timed or kind == "How fast", kind == "Exercise"
+        elif cell.get("outputs") and timed and not exercise:
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=HIDDEN)]
+            cell.execution_count = None
+    return nbformat.writes(notebook).encode() + b"\n"
 
 
-def forget(name: str, copied: dict[str, str]) -> bool:
-    """Remove the copy of a page that is no more; False if its reader changed it, so that it
+def trust(page: Path) -> None:
+    """Have JupyterLab show a notebook's tables and figures unchanged, as if they had been made
+    here: whoever runs the series trusts it. Where signatures cannot be stored, some colours are
+    lost."""
+    if page.suffix == ".ipynb":
+        NotebookNotary().sign(nbformat.read(page, as_version=4))
+
+
+def forget(name: str, copied: dict[str, list[str]]) -> bool:
+    """Remove the copy of a page that no longer exists; False if the reader edited it, so that it
     stays."""
-    mine, before = MINE / name, copied.pop(name)
-    if mine.exists() and fingerprint(mine) != before:
+    mine, (before, _) = MINE / name, copied.pop(name)
+    if mine.exists() and cells_of(mine) != before:
         return False
     mine.unlink(missing_ok=True)
     return True
 
 
-def fingerprint(path: Path) -> str:
-    """A hash of what a reader reads: of a notebook its sources and outputs without pixels, since
-    opening and saving one alters the rest of the file."""
+def cells_of(path: Path) -> str:
+    """A hash of what a reader can edit: the cells of a notebook without outputs, since running,
+    opening and saving it change the rest of the file; all of another file."""
     content = path.read_bytes()
     if path.suffix == ".ipynb":
         try:
-            notebook = nbformat.reads(content.decode(), as_version=4)
-            content = json.dumps(text_of(notebook), sort_keys=True).encode()
-        except NO_NOTEBOOK:  # its bytes will do
+            cells = json.loads(content)["cells"]
+            content = repr([(one["cell_type"], "".join(one["source"])) for one in cells]).encode()
+        except (ValueError, LookupError, TypeError):  # no notebook: its bytes are compared
             pass
+    return hash_of(content)
+
+
+def hash_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def names_of(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 # ---- in JupyterLab ----------------------------------------------------------------------------
 
 
 class Contents(AsyncLargeFileManager):
-    """Files as JupyterLab sees them: those of notebooks/ can be read and run, not written."""
+    """Files as JupyterLab sees them: those of notebooks/ can be read and run, but not saved."""
 
     async def get(self, path, *arguments, **options):
         model = await super().get(path, *arguments, **options)
         if is_committed(path):
-            model["writable"] = False  # JupyterLab says so, and does not save by itself
+            model["writable"] = False  # so JupyterLab says so and does not autosave
         return model
 
     async def save(self, model, path=""):
         if is_committed(path):
-            raise HTTPError(403, reason=f"This is the series itself: write in {MINE.name}/")
+            raise HTTPError(403, reason=f"This is the series itself: edit the copy in {MINE.name}/")
         return await super().save(model, path)
 
 

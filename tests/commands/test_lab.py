@@ -77,16 +77,14 @@ def test_what_was_not_changed_follows_the_series(mine: Path) -> None:
     assert (mine / "GLOSSARY.md").read_text() == "# More words\n"
 
 
-@pytest.mark.parametrize("change", [("# My limit", "1\n"), ("# The limit", "4242 GB/s\n")])
-def test_what_was_changed_stays_and_the_newer_one_is_named(mine: Path, change) -> None:
-    """An edited cell, or an output of the reader's own GPU."""
-    write_page(mine / FIRST, *change)
+def test_an_edited_copy_stays_and_the_newer_one_is_named(mine: Path) -> None:
+    write_page(mine / FIRST, "# My limit")
     mine_now = (mine / FIRST).read_bytes()
     assert lab.refresh() == [], "nothing newer is there"
     write_page(mine.parent / "notebooks" / FIRST, "# The limit, better")
     for _ in range(2):
         (sentence,) = lab.refresh()
-        assert f"stay: {FIRST}; to get the new ones, rename or delete yours in mine/" in sentence
+        assert f"the series has newer ones: {FIRST}. Your copies stay" in sentence
         assert (mine / FIRST).read_bytes() == mine_now
     (mine / FIRST).rename(mine / "old.ipynb")
     assert lab.refresh() == []
@@ -94,11 +92,15 @@ def test_what_was_changed_stays_and_the_newer_one_is_named(mine: Path, change) -
     assert (mine / "old.ipynb").read_bytes() == mine_now
 
 
-def test_only_opened_and_saved_is_not_changed(mine: Path) -> None:
-    """JupyterLab writes metadata and another indentation."""
+@pytest.mark.parametrize("output", ["1\n", "4242 GB/s\n"])
+def test_only_run_and_saved_is_not_edited(mine: Path, output: str) -> None:
+    """JupyterLab writes metadata and another indentation, a run outputs of the reader's GPU."""
+    write_page(mine / FIRST, "# The limit", output)
     notebook = nbformat.read(mine / FIRST, as_version=4)
     notebook.metadata["language_info"] = {"name": "python", "version": "3.99"}
     (mine / FIRST).write_text(json.dumps(notebook, indent=3))
+    assert lab.refresh() == []
+    assert output.strip() in (mine / FIRST).read_text(), "the reader's outputs stay"
     write_page(mine.parent / "notebooks" / FIRST, "# The limit, better")
     assert lab.refresh() == []
     assert source(mine / FIRST) == "# The limit, better"
@@ -122,7 +124,7 @@ def test_a_copy_of_a_page_that_is_no_more_goes_unless_it_was_changed(mine: Path)
     (series / FIRST).unlink()
     (series / DEEP).unlink()
     (sentence,) = lab.refresh()
-    assert sentence == (f"No longer in the series; your changed copies stay in mine/: {FIRST}.")
+    assert sentence == (f"No longer in the series; your edited copies stay in mine/: {FIRST}.")
     assert (mine / FIRST).exists() and not (mine / DEEP).exists()
     assert lab.refresh() == [], "said once"
 
@@ -157,6 +159,52 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch, ca
     monkeypatch.setattr(lab, "MINE", tmp_path / "file" / "mine")
     assert lab.main([]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+# ---- measurements are hidden --------------------------------------------------------------------
+
+SECTIONS = ("# 00", "## The idea", "## How fast", "## Why: bytes", "## Exercise: ends", "## Check")
+
+
+def asking(path: Path, ask: str) -> list[str]:
+    """Write a notebook of `SECTIONS` with a cell each, the second being `ask`; the text of each
+    cell's output in its copy."""
+    notebook = nbformat.v4.new_notebook()
+    for number, heading in enumerate(SECTIONS):
+        code = nbformat.v4.new_code_cell(ask if number == 1 else "print(1)", execution_count=number)
+        code.outputs = [nbformat.v4.new_output("stream", name="stdout", text=f"{number}\n")]
+        notebook.cells += [nbformat.v4.new_markdown_cell(f"Before.\n\n{heading}"), code]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
+    copy = nbformat.reads(lab.without_measurements(path).decode(), as_version=4)
+    return [cell.outputs[0].text for cell in copy.cells if cell.cell_type == "code"]
+
+
+def test_a_copy_shows_no_measurement_before_the_prediction(tmp_path: Path) -> None:
+    page = tmp_path / FIRST
+    shown = asking(page, 'my_prediction = None\npredict("00_unfused", my_prediction)')
+    assert shown == ["0\n", "1\n", lab.HIDDEN, lab.HIDDEN, "4\n", lab.HIDDEN]
+    assert asking(page, "predictions()") == [f"{number}\n" for number in range(6)]
+
+
+def test_run_outputs_stay_when_the_lab_opens_again(mine: Path) -> None:
+    page = mine.parent / "notebooks" / FIRST
+    asking(page, 'predict("00_unfused", None)')
+    assert lab.refresh() == []
+    assert lab.HIDDEN.strip() in (mine / FIRST).read_text()
+    shutil.copy(page, mine / FIRST)  # as after a run
+    assert lab.refresh() == []
+    assert (mine / FIRST).read_bytes() == page.read_bytes()
+
+
+def test_the_series_hides_every_plot_of_a_step() -> None:
+    for name, page in lab.pages().items():
+        if not name[:2].isdigit():
+            continue
+        copy = nbformat.reads(lab.without_measurements(page).decode(), as_version=4)
+        for cell in copy.cells:
+            if re.search(r"draw\.(step|series|ledger)\(", cell.source):
+                assert cell.outputs[0].text == lab.HIDDEN, f"{name}: {cell.source}"
 
 
 # ---- the series as it is ----------------------------------------------------------------------
@@ -206,7 +254,7 @@ def test_what_jupyterlab_may_write(tmp_path: Path) -> None:
         model = asyncio.run(files.get(f"{folder}/{FIRST}"))
         assert model["writable"] is writable
     asyncio.run(save(f"mine/{FIRST}"))
-    with pytest.raises(HTTPError, match="write in mine/"):
+    with pytest.raises(HTTPError, match="edit the copy in mine/"):
         asyncio.run(save(f"notebooks/{FIRST}"))
     assert source(tmp_path / "mine" / FIRST) == "# My limit"
     assert source(tmp_path / "notebooks" / FIRST) == "# The limit"
