@@ -1,5 +1,5 @@
-"""The prediction of a step: the question with choices, the reader's answer, our answer and
-calculation.
+"""The prediction of a step: the question with choices, the reader's answer, our answer with its
+calculation, and afterwards both beside the measurement.
 
 Questions and our predictions, written before the measurement, are in
 notebooks/records/predictions.json. The reader's are stored in mine/predictions.json, step ->
@@ -9,9 +9,11 @@ committed outputs, that file is neither read nor written, so that no output depe
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from numbers import Real
 
-from ..base.arguments import checked
+from ..base.arguments import checked, short
 from ..base.json_files import named, read_json, write_json
 from ..base.mode import replay_is_forced
 from ..base.paths import MINE
@@ -24,22 +26,39 @@ from .rich import Rich, details, escape, wrapped
 COPY = "00_copy"
 LARGEST = 1.5  # accepted range of predictions
 ASK = "Enter yours, for example my_prediction = 0.3, and run the cell again."
-REFUSE = "my_prediction is a fraction of copy bandwidth, such as 0.3."
+LENGTH = 60  # columns of the line from 0 to 1
 
 
 @checked
 def predict(step: str, my_prediction: object = None) -> None:
-    """Show the question of a step, three choices, the reader's answer, and ours with its
-    calculation.
+    """Show the question of a step, three choices, the reader's answer on a line with the choices,
+    and ours with its calculation.
 
     `my_prediction` is a fraction of a copy's speed, above 0 and at most 1.5, and is stored for
-    later notebooks; None means the stored one. For anything else it shows a sentence. Raises
-    `ValueError` that lists the steps for a step without a question.
+    later notebooks; None means the stored one. For anything else it shows what to enter instead.
+    Raises `ValueError` that lists the steps for a step without a question.
     """
     if step not in asked():
         raise ValueError(f"there are questions for {', '.join(asked())}, not for {step!r}")
-    answer = _answer(step, my_prediction)
-    Rich(_plain(step, answer), markdown=_markdown(step, answer)).display()
+    answer, mine = _answer(step, my_prediction), mine_of(step, my_prediction)
+    choices = sorted(share for share, _ in predictions()[step]["choices"])
+    drawn = [] if mine is None else line([*choices], {"yours": mine})
+    Rich(_plain(step, answer, drawn), markdown=_markdown(step, answer, drawn)).display()
+
+
+def outcome(measured: float, mine: float, ours: float | None) -> None:
+    """Print the reader's prediction and ours beside the measurement, all fractions of a copy's
+    speed; `ours` is None where there is none."""
+    says = f"Your prediction was {_off(mine, measured)}"
+    says += f"; ours was {_off(ours, measured)}." if ours else "."
+    marks = {"measured": measured, "yours": mine, **({"ours": ours} if ours else {})}
+    print("", *line([measured], marks), "", *wrapped(says), sep="\n")
+
+
+def _off(predicted: float, measured: float) -> str:
+    """How far a prediction is from the measurement, both to two digits."""
+    off = round(predicted, 2) - round(measured, 2)
+    return f"{abs(off):.2f} too {'high' if off > 0 else 'low'}" if abs(off) > 1e-9 else "right"
 
 
 def asked() -> list[str]:
@@ -93,20 +112,57 @@ def keep(step: str, share: float) -> str:
 
 
 def _answer(step: str, my_prediction: object) -> str:
-    """The line under the choices: the reader's answer, or how to give one."""
+    """The sentence under the choices: the reader's answer, or how to give one."""
     if my_prediction is None:
         before = mine_of(step)
         return ASK if before is None else f"Yours, from before: {before:.2f}."
     if not is_share(my_prediction):
-        return REFUSE
+        return hint(my_prediction)
     share = float(my_prediction)
     return f"Yours: {share:.2f}. {keep(step, share)}".rstrip()
+
+
+def hint(value: object) -> str:
+    """One sentence on what to enter instead of a value that is no fraction of a copy's speed."""
+    if isinstance(value, str):
+        if re.fullmatch(r"\d*\.?\d+", value):
+            return f"In quotation marks, {value} is text: enter my_prediction = {value} instead."
+        return "Enter a number without quotation marks, such as my_prediction = 0.3."
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+        return f"{short(value)} is not a plain number: enter one, such as my_prediction = 0.3."
+    if value <= 0:
+        return f"{value} is too low: enter a fraction of copy bandwidth above 0."
+    if 2 <= value <= 100:
+        return f"If {value} means percent, enter the fraction: my_prediction = {value / 100:g}."
+    return f"{value} is too high: enter a fraction of copy bandwidth, where 1 is a copy's speed."
 
 
 # ---- the page ---------------------------------------------------------------------------------
 
 
-def _markdown(step: str, answer: str) -> str:
+def line(marks: Sequence[float], named: Mapping[str, float]) -> list[str]:
+    """A line from 0 to 1, or as far as a value is beyond, as text within 80 columns: `marks` are
+    printed above it, `named` below, each in a line of its own."""
+    top = max(1.0, *marks, *named.values())
+    place = {share: round(share / top * LENGTH) for share in [*marks, *named.values(), 0.0, 1.0]}
+    drawn, above = ["-"] * (LENGTH + 1), ""
+    for share in (0.0, 1.0):
+        drawn[place[share]] = "|"
+    for share in marks:
+        drawn[place[share]] = "o"
+    labels = {share: f"{share:.2f}" for share in marks} | {0.0: "0", 1.0: "1"}
+    for share, label in sorted(labels.items()):
+        above = f"{above:{max(place[share] - len(label) // 2, 0)}}"
+        above += " " * above[-1:].isdigit() + label
+    below = []
+    for name, share in named.items():
+        label, at = f"{name} {share:.2f}", place[share]
+        fits = at + len(label) < LENGTH
+        below.append(" " * at + f"^ {label}" if fits else f"{label:>{at - 1}} ^")
+    return [above, "".join(drawn), *below]
+
+
+def _markdown(step: str, answer: str, drawn: Sequence[str]) -> str:
     """The page as Markdown, with our answer folded. The folded part is HTML without an empty line,
     which every Markdown renderer leaves unchanged."""
     entry = predictions()[step]
@@ -114,18 +170,19 @@ def _markdown(step: str, answer: str) -> str:
     sum_of = escape("\n".join(entry["sum"]))
     said = f"<b>{entry['share']:.2f}</b> {_where(step)}, written before the measurement"
     ours = f"<p>{said}. {_REASON} {escape(entry['because'])}.</p><p>{_SUM}</p><pre>{sum_of}</pre>"
-    answer = answer.replace("my_prediction = 0.3", "`my_prediction = 0.3`")
+    answer = re.sub(r"my_prediction = [\d.]*\d", r"`\g<0>`", answer)
     blocks = [f"**Your prediction.** {entry['question']}", "\n".join(choices), answer]
+    blocks += ["\n".join(["```text", *drawn, "```"])] if drawn else []
     return "\n\n".join([*blocks, details(_OURS, ours)])
 
 
-def _plain(step: str, answer: str) -> str:
+def _plain(step: str, answer: str, drawn: Sequence[str]) -> str:
     """The same page as text of at most 80 columns."""
     entry = predictions()[step]
     lines = wrapped(f"Your prediction. {entry['question']}")
     for share, why in entry["choices"]:
         lines += wrapped(f"  {share:.2f}: {why}", indent=8)
-    lines += wrapped(answer)
+    lines += [*wrapped(answer), *drawn]
     ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement."
     lines += ["", *wrapped(f"{_OURS}: {ours} {_REASON} {entry['because']}.")]
     lines += [_SUM, *(f"  {line}" for line in entry["sum"])]

@@ -25,7 +25,7 @@ from ...problem.shapes import (
     UNALIGNED_SHAPES,
     Shape,
 )
-from ..predict import mine_of
+from ..predict import mine_of, outcome
 from ..replay import recorded_beside
 from . import labels, style
 
@@ -65,10 +65,12 @@ def step(
     if not after.of_family(family, dtype):
         print(f"{after.step}{in_dtype(dtype)}: not measured at these shapes")
         return
-    pair = Pair(after, before, dtype, family)
+    pair = Pair(after, before if before and before.cases else None, dtype, family)
     if mine is not None or pair.at == pair.predicted_at:
         mine = mine_of(after.step, mine)
     style.finish((_dots if pair.close else _lines)(pair, mine), pair.finding, pair.sentence(mine))
+    if mine is not None:
+        outcome(pair.case.share, mine, pair.expected)
 
 
 def series(
