@@ -18,7 +18,7 @@ each package lists its modules in the same way.
 
 from .catalogue.dispatch import choose
 from .catalogue.header import header
-from .catalogue.registry import source, with_hints
+from .catalogue.registry import with_hints
 from .catalogue.tuned import load_tuned
 from .exercises import grade
 from .measure.comparison import (
@@ -33,6 +33,7 @@ from .measure.profiler.numerics import numerics
 from .measure.profiler.sass import loads_in_a_row, opcodes, sass
 from .measure.records import load_record, predictions
 from .page import draw, profile, show
+from .page.own import source
 from .page.predict import predict
 from .page.profile import unfused_launches
 from .page.replay import timings

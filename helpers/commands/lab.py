@@ -57,6 +57,7 @@ def refresh() -> list[str]:
 
     Raises `OSError` if mine/ cannot be written.
     """
+    (MINE / "kernels").mkdir(parents=True, exist_ok=True)  # where readers put theirs
     copied = known_copies()
     kept = [name for name, page in pages().items() if not copy(name, page, copied)]
     gone = [name for name in copied if name not in pages()]

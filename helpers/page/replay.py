@@ -14,10 +14,11 @@ from ..catalogue.dispatch import changes_of
 from ..catalogue.registry import UNFUSED, split_trial
 from ..catalogue.store import Run, recorded_gpus, shown_gpu, utc_now
 from ..measure import bench
-from ..measure.records import Case, Record, has_record, load_record
+from ..measure.records import Case, Record, has_record, load_record, step_hash
 from ..problem.problem import Problem
 from ..run.bound import BoundKernel, Kernel, kernel_of
 from ..simt.cuda_text import token_hash
+from .rich import wrapped
 
 
 @dataclass
@@ -73,16 +74,24 @@ def timings(
     if not isinstance(shapes, str) or shapes not in bench.LIVE_FAMILIES:
         raise ValueError(f"shapes are one of {', '.join(bench.LIVE_FAMILIES)}, not {short(shapes)}")
     if replaying():
-        records = []
-        for name, kernel in kernels.items():
-            record = load_record(name)
-            now = {token_hash(text_of(kernel))} if kernel is not None else set()
-            if {case.kernel_hash for case in record.cases} - now and now:
-                cases = [replace(case, kernel_hash="edited") for case in record.cases]
-                record = replace(record, cases=cases)
-            records.append(record)
-        return records
+        return [_recorded(name, kernel) for name, kernel in kernels.items()]
     return _measure_now(kernels, dtype, shapes)
+
+
+def _recorded(name: str, kernel: object | None) -> Record:
+    """The record of a step. If the kernel is neither the series' nor a recorded one, a sentence
+    says so, and the record has no cases: no time of another kernel stands for it."""
+    record = load_record(name)
+    text = kernel if kernel is None else token_hash(text_of(kernel))
+    if text in (None, step_hash(name)):
+        return record
+    cases = [case for case in record.cases if case.kernel_hash == text]
+    if not cases:
+        says = (
+            f"{name}: to be measured. Your kernel is not the recorded one, so it has no recorded "
+        )
+        print(*wrapped(f"{says}time; on a GPU, this cell times it."), sep="\n")
+    return replace(record, cases=cases)
 
 
 def text_of(kernel) -> str:
@@ -134,9 +143,12 @@ def _candidate(bound: BoundKernel, *_) -> bench.Candidate:
 
 def recorded_beside(record: Record) -> list[Record]:
     """Records of the same step to draw as dotted lines: those of the other GPUs, and for a live
-    measurement also that of `shown_gpu`."""
+    measurement also that of `shown_gpu`; none beside a live kernel that is not the series'."""
+    live = isinstance(record, LiveRecord)
+    if live and any(case.kernel_hash != step_hash(record.step) for case in record.cases):
+        return []
     return [
         load_record(record.step, gpu)
         for gpu in recorded_gpus()
-        if has_record(record.step, gpu) and (gpu != shown_gpu() or isinstance(record, LiveRecord))
+        if has_record(record.step, gpu) and (live or gpu != shown_gpu())
     ]

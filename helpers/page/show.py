@@ -16,9 +16,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ..base.arguments import checked
-from ..catalogue.registry import source
 from ..simt import Trace, around, lines_of
 from ..simt.words import counted, often
+from .own import note, source
 from .rich import (
     COLUMNS,
     Line,
@@ -101,6 +101,8 @@ def kernel(
         page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)
     else:
         page.say(title)
+    if any(whose := note(text.file)):
+        page.say(*whose)
     page.code(shown)
     page.plain += [FOLDED_UNDER] if folds else []
     for title, inside in folds:

@@ -1,14 +1,18 @@
 """Timings for notebooks: measured ones do not claim to be recorded, and the reverse."""
 
+from dataclasses import replace
+
 import cupy
 import pytest
 
+from helpers import draw
 from helpers.catalogue.registry import source
 from helpers.measure import bench
-from helpers.measure.records import launch_of
+from helpers.measure.records import launch_of, load_record
 from helpers.page import replay
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import FEW_SHAPES, LIVE_AXES
+from helpers.simt.cuda_text import token_hash
 from tests import made_up
 
 
@@ -85,10 +89,35 @@ def test_live_timings_are_of_the_family_asked_for(monkeypatch, step: str, shapes
     assert {case.shape for case in record.of_family(shapes)} == {case.shape for case in cases} != {}
 
 
-def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None:
+def test_an_edited_kernel_has_no_recorded_time(monkeypatch, capsys) -> None:
     class Kernel:
         code = "__global__ void softmax_naive(float* x) { x[0] = 1; }"
 
     monkeypatch.setenv("SOFTMAX_REPLAY", "1")
-    (record,) = replay.timings({"01_naive": Kernel})
-    assert record.origin().endswith("for an earlier version of the kernel")
+    edited, whole = replay.timings({"01_naive": Kernel, "02_online": source("02_online.cu")})
+    assert not edited.cases and whole.cases
+    says = capsys.readouterr().out
+    assert says.startswith("01_naive: to be measured.") and says.count(".") == 2
+    draw.step(edited)
+    assert capsys.readouterr().out == "01_naive: not measured at these shapes\n"
+    draw.step(whole, edited)
+    assert "times as fast" not in capsys.readouterr().out
+
+
+def test_an_older_kernel_has_the_times_recorded_for_it(monkeypatch) -> None:
+    record = load_record("01_naive")
+    older = [replace(case, kernel_hash=token_hash("int older;")) for case in record.cases[:2]]
+    both = replace(record, cases=[*older, *record.cases[2:]])
+    monkeypatch.setattr(replay, "load_record", lambda name: both)
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+    (found,) = replay.timings({"01_naive": "int  older; // mine"})
+    assert found.cases == older
+
+
+def test_beside_an_edited_live_kernel_no_record_is_drawn(monkeypatch) -> None:
+    live(monkeypatch)
+    text = source("01_naive.cu")
+    (record,) = replay.timings({"01_naive": text})
+    assert replay.recorded_beside(record) != []
+    (record,) = replay.timings({"01_naive": text.replace("row_max", "largest")})
+    assert replay.recorded_beside(record) == []
