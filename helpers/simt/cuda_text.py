@@ -32,10 +32,21 @@ C_DTYPES = {
     "unsigned short": np.dtype(np.uint16),
     "long": np.dtype(np.int64),
     "unsigned long": np.dtype(np.uint64),
+    "uint": np.dtype(np.uint32),
+    "ushort": np.dtype(np.uint16),
     "size_t": np.dtype(np.uint64),
     "ptrdiff_t": np.dtype(np.int64),
+    "clock_t": np.dtype(np.int64),
     **{f"{u}int{n}_t": np.dtype(f"{u}int{n}") for u in ("", "u") for n in (8, 16, 32, 64)},
 }
+LETTERS = dict(  # of numbers in mangled names
+    one.split(": ")
+    for one in (
+        "f: float, d: double, i: int, j: unsigned, l: long, m: unsigned long, x: long long, "
+        "y: unsigned long long, c: char, a: signed char, h: unsigned char, s: short, "
+        "t: unsigned short, b: bool"
+    ).split(", ")
+)
 INTEGER_WORDS = {"unsigned", "signed", "long", "short", "char", "int"}
 # Between __global__ and a kernel's name; the last may take arguments.
 QUALIFIERS = re.compile(r"__\w+__|alignas|noexcept")
@@ -160,6 +171,27 @@ def plain_name(mangled: str) -> str:
         if not match[1]:  # not in a namespace: parameters follow
             break
     return name
+
+
+def parameter_types(mangled: str) -> list[Parameter]:
+    """The parameters in a mangled name, without names; none if it has no types, as with extern "C",
+    or others than numbers, classes and pointers to them."""
+    match = re.match(r"_Z(\d+)", mangled)
+    place, found, known = match.end() + int(match[1]) if match else len(mangled), [], []
+    while part := re.compile(r"([PKVr]*)(?:S(\d?)_|(\d+)|(\w))").match(mangled, place):
+        marks, earlier, length, letter = part.groups()
+        place = part.end() + int(length or 0)
+        if letter not in LETTERS and letter:
+            return []
+        kind = mangled[part.end() : place] if length else LETTERS.get(letter)
+        known += [kind] if length else []
+        kind = kind or known[int(earlier or -1) + 1]  # S_ is the first, S0_ the next
+        for mark in reversed(re.findall("P|[KVr]+", marks)):
+            constant = "const " if "K" in mark and "*" not in kind else ""
+            kind = f"{kind}*" if mark == "P" else constant + kind
+            known.append(kind)
+        found.append(_parameter(kind, 0, {}))
+    return found
 
 
 @functools.lru_cache(maxsize=64)

@@ -30,7 +30,7 @@ from .checks import (
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
 from .counters import Counters
-from .cuda_text import Parameter, signatures, variables
+from .cuda_text import Parameter, parameter_types, signatures, variables
 from .findings import Findings
 from .geometry import Place, Shape
 from .instructions import PtxKernel
@@ -268,16 +268,23 @@ def declarations(kernel: RawKernel) -> str:
 
 
 def _declared(kernel: RawKernel, parsed: PtxKernel) -> tuple[Parameter, ...]:
-    """The kernel's parameters as its source declares them; none if the text alone does not say."""
+    """The kernel's parameters as its source declares them, and as the compiler has named their
+    types where the text alone does not say; none if neither does."""
     defined = DEFINED.findall("\n".join(kernel.options))
     text = "".join(f"#define {name} {value}\n" for name, value in defined) + declarations(kernel)
     try:
         found = signatures(text, kernel.name)
     except ValueError:  # declared in a header, or by a macro
         return ()
+    found = [each for each in found if len(each) == len(parsed.parameters)]
     types = {tuple((one.type, one.pointer, one.table) for one in each) for each in found}
-    known = len(types) == 1 and len(found[0]) == len(parsed.parameters)
-    return found[0] if known else ()
+    named = parameter_types(parsed.name)
+    if found and len(named) == len(found[0]):
+        return tuple(
+            one if one.dtype and len(types) == 1 else replace(kind, name=one.name)
+            for one, kind in zip(found[0], named, strict=True)
+        )
+    return found[0] if len(types) == 1 else ()
 
 
 def _mark_constant(context: Context, declared: Sequence[Parameter]) -> None:

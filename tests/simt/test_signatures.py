@@ -1,5 +1,7 @@
 """Signatures as people write them: what a kernel is called, and what it can be given."""
 
+import re
+
 import cupy
 import ml_dtypes
 import numpy as np
@@ -176,10 +178,30 @@ def test_an_array_of_the_same_bits_or_an_unknown_type_is_taken(case: str) -> Non
     assert not simulate(kernel, 1, 4, (value,)).findings
 
 
-def test_a_type_by_an_option_is_held_to_it() -> None:
-    kernel = KernelText("__global__ void k(const REAL* x) {}\n", "k", ("-D", "REAL=double"))
-    with pytest.raises(TypeError, match="x is float32, the kernel takes float64"):
-        simulate(kernel, 1, 4, (np.ones(4, np.float32),))
+EITHER = """#include <cuda_bf16.h>
+#ifdef WIDE
+typedef float T;
+#else
+typedef __nv_bfloat16 T;
+#endif
+"""
+HELD = {
+    "const REAL* x": "float64 (double*)",
+    "const T* x": "bfloat16 (__nv_bfloat16*)",
+    "T** x": "uint64 (__nv_bfloat16**)",
+    "int* x) {}\n#ifdef WIDE\n__global__ void k(T* x) {}\n#endif\nint f(int n": "int32 (int*)",
+    "T* const a, const T* b, const T* x": "bfloat16 (__nv_bfloat16*)",
+}
+
+
+@pytest.mark.parametrize("declared", HELD)
+def test_an_array_is_held_to_the_type_that_the_compiler_sees(declared: str) -> None:
+    kernel = KernelText(f"{EITHER}__global__ void k({declared}) {{}}", "k", ("-D", "REAL=double"))
+    args = [None] * declared.count(",") + [np.ones(4, np.float32)]
+    with pytest.raises(
+        TypeError, match=re.escape(f"x is float32, the kernel takes {HELD[declared]}")
+    ):
+        simulate(kernel, 1, 4, args)
 
 
 MANGLED = {
