@@ -121,7 +121,25 @@ def _load(
 
 
 def _kernel(source: Source, name: str, cooperative: bool) -> KernelText:
+    name = _qualified("\n".join(source.texts.values()), name)
     return KernelText(source.code, name, source.options, cooperative, source.headers)
+
+
+def _qualified(text: str, name: str) -> str:
+    """The instance of a template with the namespaces around it, which the compiler needs."""
+    kernel, bracket, _ = name.partition("<")
+    if not bracket or "::" in kernel:
+        return name
+    around: list[str] = []
+    words = rf"namespace\s+([\w:]+)\s*{{|[{{}}]|__global__[^;{{}}]*\b{kernel.strip()}\s*\("
+    for match in re.finditer(words, plain_text(text)):
+        if match[0] == "}":
+            around = around[:-1]
+        elif match[0][-1] == "{":
+            around = [*around, match[1] or ""]
+        else:
+            return "::".join([*filter(None, around), name])
+    return name
 
 
 class _Error(NamedTuple):
@@ -226,8 +244,10 @@ def _reasons(source: Source, wanted: dict[str, list[str]]) -> dict[str, list[str
     every = [one for instances in wanted.values() for one in instances]
     reasons: dict[str, list[str]] = {name: [] for name in wanted}
     try:
-        kernel = _kernel(source, "", False)
-        ptx, mangled = compile_kernels(kernel.code, every, source.options, headers=kernel.headers)
+        kernels = [_kernel(source, one, False) for one in every]
+        named = [one.name for one in kernels]
+        ptx, mangled = compile_kernels(source.code, named, source.options, headers=source.headers)
+        mangled = dict(zip(every, mangled.values(), strict=True))
     except CompileError:
         ptx = ""
     for name, instances in wanted.items():

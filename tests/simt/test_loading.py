@@ -164,12 +164,12 @@ def test_the_list_names_instances_and_reasons(capsys) -> None:
         "#include <gone.h>\ntemplate <class T, int N> __global__ void many(T* y) { *y = N; }\n"
         "template <class T, bool B> __global__ void none(T* y) { *y = 1; }\n"
         "__global__ void bad(int* y) { *y = oops; }\n"
-        "template <class T> __global__ void one(const T* __restrict__ y) {}\n"
+        "namespace n { template <class T> __global__ void one(const T* __restrict__ y) {} }\n"
         "__global__ void good(float* y) { *y = 1; }\n"
         "__global__ void heap(int** y) { *y = (int*)malloc(4); }\n"
         "template <class T> void run(T* y) {\n"
         "    const int WIDE = 2, HIGH = WIDE * 4;\n"
-        "    many<T, HIGH><<<1, 1>>>(y);\n    short *a, *b; one<<<1, 1>>>(b);\n}\n"
+        "    many<T, HIGH><<<1, 1>>>(y);\n    short *a, *b; n::one<<<1, 1>>>(b);\n}\n"
         "int main() { run<float>(0); run<double>(0); many<int, 3> <<<1, 1>>>(0); }\n"
     )
     assert main([str(path)]) == 0
