@@ -91,7 +91,8 @@ def _load(
             f"{name} is in {short_name(source.path)}, but an #if leaves it out; define the macro "
             "that it needs, as in --option=-DNAME"
         ) from None
-    short, left_out = name.partition("<")[0].strip().rpartition("::")[2], []
+    short = name.partition("<")[0].strip().rpartition("::")[2]
+    gone: list[_Error] = []
     texts = {one: sources.without_other_kernels(text, short) for one, text in source.texts.items()}
     for _ in range(MOST_ROUNDS):
         kernel = _kernel(replace(source, texts=texts), name, cooperative)
@@ -111,12 +112,14 @@ def _load(
                     own = one
                 elif shorter != changed[one.file]:
                     changed[one.file] = shorter
-                    left_out.append(f"line {one.line} of {short_name(one.file)}: {one.said}")
+                    gone.append(one)
             if changed == texts:
-                raise _explained(source, error, own, [*missing, *left_out]) from None
+                raise _explained(source, error, own, [*missing, *map(str, gone)]) from None
             texts = changed
             continue
-        return kernel, (*missing, *left_out)
+        except UnsupportedPTX as error:
+            raise _for_want_of(source, gone, error) from None
+        return kernel, (*missing, *map(str, gone))
     raise first
 
 
@@ -149,6 +152,9 @@ class _Error(NamedTuple):
     line: int
     said: str
     column: int = -1  # from 0; -1 if the compiler does not show it
+
+    def __str__(self) -> str:
+        return f"line {self.line} of {short_name(self.file)}: {self.said}"
 
 
 def _errors(log: str, texts: dict[str, str]) -> Iterator[_Error]:
@@ -191,6 +197,25 @@ def _explained(
         lines.insert(0, f"{about.said}, at {where}; this file needs {needs}, not installed here")
     lines += [f"left out: {'; '.join(left_out)}"] if left_out else []
     return CompileError("\n".join(lines), error.code)
+
+
+def _for_want_of(source: Source, gone: list[_Error], error: UnsupportedPTX) -> Exception:
+    """The error to show: a refusal by name if a function that the kernel calls was left out because
+    it uses what the machine does not run."""
+    called = re.search(r"cannot call (\w+), which this source does not define", str(error))
+    for one in gone if called else ():
+        plain = plain_text(source.texts[one.file])
+        for start, stop, body, _ in declarations(plain):
+            first, last = (plain.count("\n", 0, place) + 1 for place in (start, stop))
+            defines = re.search(rf"\b{called[1]}\s*\(", plain[start:body])
+            if (
+                body >= 0
+                and first <= one.line <= last
+                and defines
+                and (feature := of_message(one.said))
+            ):
+                return refused(feature, f"{short_name(one.file)}:{one.line}")
+    return error
 
 
 def _missing(header: str) -> str:

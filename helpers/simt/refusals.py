@@ -69,8 +69,8 @@ CALLS = {  # by a part of the function's name
 # What the compiler does not know, and the feature it belongs to.
 UNKNOWN = {
     r"\b(nvcuda|wmma|mma_sync)\b": TENSOR_CORES,
-    r"\btexture\b|\"tex[123]D\w*\" is undefined": TEXTURES,
-    r"\bsurface\b|\"surf[123]D\w*\" is undefined": SURFACES,
+    r"\btexture\b|\"tex[123]D\w*\"": TEXTURES,
+    r"\bsurface\b|\"surf[123]D\w*\"": SURFACES,
     r"device-side kernel launch|kernel launch from __device__": PARALLELISM,
     r"\"cudaMalloc\w*(\"|\()": HEAP,
     r"\"cudaDeviceSynchronize\" is undefined": SYNCHRONIZE,

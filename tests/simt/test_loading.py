@@ -233,6 +233,12 @@ REFUSED = {
         "textures",
         2,
     ),
+    "a texture in a function": (
+        "texture<int, 2> old;\n__device__ int f(int v) {\n    return tex2D(old, v, v);\n}\n"
+        "__global__ void k(int* y) { *y = f(1); }\n",
+        "textures",
+        3,
+    ),
     "a surface": (
         "__global__ void k(cudaSurfaceObject_t t, float* y) {\n    surf2Dwrite(*y, t, 1, 2);\n}\n",
         "surfaces",
