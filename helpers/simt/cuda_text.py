@@ -50,6 +50,7 @@ LETTERS = dict(  # of numbers in mangled names
 INTEGER_WORDS = {"unsigned", "signed", "long", "short", "char", "int"}
 # Between __global__ and a kernel's name; the last may take arguments.
 QUALIFIERS = re.compile(r"__\w+__|alignas|noexcept")
+TEMPLATE = r"\btemplate\s*<(.*?)>\s*(?=(?!class\b|typename\b)\w|$)"
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)[ \t]+([A-Za-z_][\w \t*]*)$", flags=re.MULTILINE)
 NO_TYPE = re.compile(
     r"\b(__restrict__|__restrict|volatile|__grid_constant__|typename|struct|class|enum|std::)"
@@ -209,7 +210,7 @@ def _declared(plain: str) -> tuple[Declared, ...]:
                 continue
             head = plain[: match.start()]
             before = head[max(head.rfind(mark) for mark in ";}#") + 1 :]
-            template = re.search(r"\btemplate\s*<(.*)>", before, flags=re.DOTALL)
+            template = re.search(TEMPLATE, before, flags=re.DOTALL)
             template = template[1] if template else ""
             found.append(Declared(open_[1], plain[open_.end() : end], template))
             break

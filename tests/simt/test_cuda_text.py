@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.catalogue.registry import source
-from helpers.simt.cuda_text import is_template, kernel_names, signature, token_hash
+from helpers.simt.cuda_text import is_template, kernel_names, signature, template_of, token_hash
 
 EXAMPLE = source("01_naive.cu")
 
@@ -139,9 +139,13 @@ def test_pointers_to_pointers(text: str) -> None:
 
 
 def test_template_arguments_give_types() -> None:
-    code = "template <typename T, int N> __global__ void k(const T* x, T a, int n) {}"
+    code = (
+        "template <typename T, int N, template <class> class C = A<T>> __launch_bounds__(B<N>::v)"
+    )
+    code += "__global__ void k(const T* x, T a, int n) {}"
     found = signature(code, "k<double, 4>")
     assert [one.dtype for one in found] == [np.float64, np.float64, np.int32]
+    assert template_of(code, "k").template.endswith("class C = A<T>")
     assert is_template(code, "k") and not is_template("__global__ void k() {}", "k")
 
 

@@ -94,8 +94,15 @@ LOADED = {
         "#define VALUE 7\nstruct Bad {\n    Oops a;\n    Oops b;\n};\n" + KERNEL + MAIN,
         ['line 4 of x.cu: identifier "Oops" is undefined'],
     ),
-    "what g++ defines": (
-        "#ifndef __linux__\n#error which system?\n#endif\n#define VALUE 7\n" + KERNEL + MAIN,
+    "what g++ and nvcc define": (
+        "#if !defined(__linux__) || !defined(__NVCC__)\n#error which?\n#endif\n#define VALUE 7\n"
+        + KERNEL
+        + MAIN,
+        [],
+    ),
+    "headers of C within extern C": (
+        'extern "C" {\n#include <stdint.h>\n#include <float.h>\n#include <stdlib.h>\n}\n'
+        "#define VALUE 7\n" + KERNEL + MAIN,
         [],
     ),
     "headers of the system": (

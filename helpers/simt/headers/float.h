@@ -1,2 +1,4 @@
 #pragma once
+extern "C++" {
 #include <cuda/std/cfloat>
+}

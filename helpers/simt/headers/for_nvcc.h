@@ -14,3 +14,6 @@ typedef long long int64_t;
 #if !defined(_WIN32) && !defined(__linux__)
 #define __linux__ 1  // as g++ does
 #endif
+#ifndef __NVCC__
+#define __NVCC__ 1
+#endif

@@ -1,5 +1,7 @@
 #pragma once
+extern "C++" {  // a file may include this within extern "C"
 #include <cuda/std/cstdint>
+}
 namespace std {
 using ::int16_t;
 using ::int32_t;
