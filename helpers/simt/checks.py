@@ -101,10 +101,11 @@ def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
     return sizes
 
 
-def check_threads(block: tuple[int, int, int], threads: int) -> None:
-    """Raise `ValueError` if a block has more threads than CUDA allows."""
-    if threads > MAX_THREADS:
-        raise ValueError(f"block {block} has {threads} threads; CUDA allows {MAX_THREADS}")
+def check_threads(shape: Shape, most: int = MAX_THREADS) -> None:
+    """Raise `ValueError` if a block has more threads than CUDA, or the kernel, allows."""
+    if shape.threads > most:
+        allows = "CUDA allows" if most == MAX_THREADS else "the kernel's __launch_bounds__ allow"
+        raise ValueError(f"block {shape.block} has {shape.threads} threads; {allows} {most}")
 
 
 def check_integer(what: str, value, lowest: int) -> None:

@@ -105,7 +105,7 @@ def signatures(code: str, kernel_name: str) -> tuple[tuple[Parameter, ...], ...]
     """
     plain = strip_comments(code)
     short, _, arguments = kernel_name.partition("<")  # of a template's expression
-    short = short.strip().rpartition("::")[2]
+    short = plain_name(short.strip().rpartition("::")[2])
     found = [kernel for kernel in _declared(plain) if kernel.name == short]
     if not found:
         known = ", ".join(kernel_names(code)) or "none"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from .hardware import MAX_THREADS
 from .places import ShownShort
 
 
@@ -172,6 +173,7 @@ class PtxKernel:
     calls: dict[int, Call] = field(default_factory=dict)  # by the number of the instruction
     framed: dict[str, tuple[str, int]] = field(default_factory=dict)  # (frame, offset) of locals
     cluster: tuple[int, int, int] = (1, 1, 1)
+    most_threads: int = MAX_THREADS  # of a block, by __launch_bounds__
     # Of launches that are over: lists of registers, each with the steps that read and write them.
     spare: list[tuple[list, dict]] = field(default_factory=list)
 

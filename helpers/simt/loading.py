@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 from . import sources
 from .compile import CompileError, compile_kernels, package
-from .cuda_text import closing, is_template, kernel_names, signature, split_items, template_of
+from .cuda_text import (
+    closing,
+    is_template,
+    kernel_names,
+    plain_name,
+    signature,
+    split_items,
+    template_of,
+)
 from .instructions import UnsupportedPTX
 from .machine import KernelText, compiled
 from .parse import entry_named, parse
@@ -91,7 +99,9 @@ def _load(
             f"{name} is in {short_name(source.path)}, but an #if leaves it out; define the macro "
             "that it needs, as in --option=-DNAME"
         ) from None
-    short = name.partition("<")[0].strip().rpartition("::")[2]
+    short = plain_name(name.partition("<")[0].strip().rpartition("::")[2])
+    if not any(re.search(rf"\b{re.escape(short)}\b", text) for text in source.texts.values()):
+        signature("\n".join(source.texts.values()), short)  # raises that there is none
     gone: list[_Error] = []
     texts = {one: sources.without_other_kernels(text, short) for one, text in source.texts.items()}
     for _ in range(MOST_ROUNDS):

@@ -139,7 +139,7 @@ def simulate(
     """
     check_kernel(kernel, arch)
     grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
-    check_threads(block, Shape(grid, block).threads)
+    check_threads(Shape(grid, block))
     check_integer("shared_mem", shared_mem, 0)
     check_integer("instruction_limit", instruction_limit, 1)
     check_choice("orders", orders, (1, 2))
@@ -235,6 +235,7 @@ def _prepare(
     targets = written(context.kernel)
     held = pointers(context.kernel, context.parameters, targets)
     memory.watch_writes(targets, [*held, grid_barrier])
+    check_threads(context.shape, context.kernel.most_threads)
     context.place_variables()
     check_shared(kernel.name, context.shared)
     check_grid(kernel.name, context.shape, cooperative, context.shared.bytes)

@@ -11,6 +11,7 @@ import functools
 import re
 import struct
 from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 from .cuda_text import plain_name, split_items
@@ -221,6 +222,8 @@ class _BodyParser:
         if cluster:
             sizes = [int(size) for size in cluster[1].split(",")]
             self.kernel.cluster = tuple(sizes + [1] * (3 - len(sizes)))
+        if bounds := re.search(r"\.(?:max|req)ntid\s+([\d,\s]+)", header):
+            self.kernel.most_threads = prod(int(size) for size in bounds[1].split(","))
         self._scope(statements, {}, "")
         return self.kernel
 

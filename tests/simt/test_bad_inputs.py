@@ -34,6 +34,7 @@ FULL = f"{RUN} {ARGS}"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("m.cu").write_text(CODE)
+    Path("wrong.cu").write_text(f"{CODE}__global__ void wrong() {{ oops(); }}\n")
     Path("host.cu").write_text("int main() { return 0; }\n")
     Path("binary.cu").write_bytes(bytes(range(256)))
     Path("wide.cu").write_text(CODE, encoding="utf-16")
@@ -59,7 +60,7 @@ WRONG_LINES = {
     ),
     "m.cu --kernel 'twice<float' --grid 1 --block 1": "'twice<float' names no kernel of this",
     "m.cu --kernel 'scale<float>' --grid 1 --block 1": "'scale<float>' names no kernel of this",
-    "m.cu --kernel 'scale;' --grid 1 --block 1": "'scale;' names no kernel of this source",
+    "m.cu --kernel 'scale;' --grid 1 --block 1": "no kernel named 'scale;' in this source; kernels",
     "m.cu --grid 1 --block 1": "m.cu has 3 kernels, pass --kernel: twice, scale, pair",
     "m.cu --kernel twice --grid 1 --block 1": "twice is a template: name its arguments too, as in",
     "host.cu": "host.cu has no kernel: nothing in it is __global__",
@@ -70,6 +71,8 @@ WRONG_LINES = {
     "none.cu --grid 1 --block 1": "cannot read none.cu: No such file",
     "results": "cannot read results: Is a directory",
     "": "a CUDA source file is needed, as in: simt mine.cu",
+    "wrong.cu --kernel Scale --grid 1 --block 1": "no kernel named 'Scale' in this source; kernels "
+    "there: twice, scale, pair, wrong",
     # ---- the launch ----
     "m.cu --kernel scale": "--grid and --block are needed to run a kernel",
     "m.cu --kernel scale --grid 1": "--grid and --block are needed to run a kernel",
@@ -125,6 +128,7 @@ RIGHT_LINES = [
     f"{ARGS} weights=float[5]",
     "m.cu --kernel pair --grid 1 --block 1 --args pair.npy 'float[4];null' true",
     FULL.replace("m.cu", "wide.cu"),
+    FULL.replace("--kernel scale", "--kernel _Z5scalePKfPfif"),
 ]
 
 
@@ -218,6 +222,10 @@ WRONG_CALLS = {
     # ---- sizes ----
     "a long block": ({"block": 1025}, "block 1025 is outside CUDA's limits of 1 to (1024, 1024, "),
     "a large block": ({"block": (64, 32)}, "block (64, 32, 1) has 2048 threads; CUDA allows 1024"),
+    "a block that the kernel forbids": (
+        {"kernel": KernelText(SOURCE.replace("void", "void __launch_bounds__(31)"), "k")},
+        "block (32, 1, 1) has 32 threads; the kernel's __launch_bounds__ allow 31",
+    ),
     "a deep block": ({"block": (1, 1, 65)}, "block (1, 1, 65) is outside CUDA's limits of 1 to"),
     "an empty block": ({"block": 0}, "block 0 is outside CUDA's limits of 1 to"),
     "no sizes": ({"block": ()}, "block () must have one to three sizes"),
