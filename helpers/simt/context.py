@@ -31,7 +31,7 @@ from .memory.causality import Beliefs, Causality
 from .memory.copies import Copies, MBarriers
 from .memory.generic import GenericMemory
 from .memory.global_memory import GlobalMemory
-from .memory.global_shadow import GlobalShadow
+from .memory.global_races import GlobalRaces
 from .memory.local import LocalMemory
 from .memory.order import Order
 from .memory.shared import SharedMemory
@@ -60,13 +60,13 @@ class Context:
         beliefs = Beliefs(order, flags) if guarded_loads(kernel) else None
         self.causality = Causality(order, flags, beliefs)
         self.shared = SharedMemory(kernel, dynamic_shared, self.suspicion, self.causality)
-        shadow = GlobalShadow(kernel, self.suspicion, self.causality)
-        self.global_memory = GlobalMemory(self.reporter, shadow)
+        races = GlobalRaces(kernel, self.suspicion, self.causality)
+        self.global_memory = GlobalMemory(self.reporter, races)
         frames = [one.frame_bytes for one in kernel.functions]
         self.local = LocalMemory(kernel.local, self.suspicion, STACK if any(frames) else 0)
         self.arguments = LocalMemory(kernel.arguments, self.suspicion)  # of function calls
         self.generic = GenericMemory(self.global_memory, self.shared, self.local)
-        self.copies = Copies(self.shared, shadow)
+        self.copies = Copies(self.shared, races)
         self.mbarriers = MBarriers(self.shared, self.copies)
         self.printed: list[tuple[int, str]] = []  # by printf: number of the block, text
         self.parameters = b""  # the kernel's parameter space

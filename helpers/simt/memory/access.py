@@ -58,6 +58,17 @@ def all_ones(count: int, access: Access) -> list[np.ndarray]:
     return [np.full(count, ones) for _ in range(access.elements)]
 
 
+def stores_same(
+    view: np.ndarray, index: np.ndarray, values: list[np.ndarray], after: bool
+) -> np.ndarray:
+    """Whether the bytes that each lane stores are in memory, before or `after` the store."""
+    if after:
+        for element, value in enumerate(values):
+            view[index + element] = value
+    there = [view[index + element] == value for element, value in enumerate(values)]
+    return np.logical_and.reduce(there)
+
+
 def distinct_per_warp(sectors: np.ndarray) -> int:
     """Sum over warps of the number of different sectors among the warp's lanes."""
     by_warp = sectors.reshape(-1, WARP)
@@ -68,33 +79,42 @@ def distinct_per_warp(sectors: np.ndarray) -> int:
     return int(np.count_nonzero(steps)) + len(by_warp)
 
 
-class Carried:
-    """Undefined bits that were stored, and their origin, beside every byte of a batch's shared or
-    local memory until it is written again. Nothing costs before the first of them."""
+class Definedness:
+    """Which bytes of a batch's shared or local memory hold something undefined: nobody has written
+    them, or undefined bits were stored there. The latter stand beside every byte with their origin
+    until it is written again, which costs nothing before the first of them."""
 
-    def __init__(self, suspicion: Suspicion):
-        self.suspicion = suspicion
+    def __init__(self, suspicion: Suspicion, kind: str, message: str):
+        self.suspicion, self.kind, self.message = suspicion, kind, message
 
     def start_batch(self, size: int) -> None:
         self.size = size
+        unwritten = np.ones(size, bool)  # by byte, seen as 1, 2, 4 or 8 at once
+        self.unwritten = {size: unwritten.view(kind) for size, kind in UNSIGNED.items()}
         self.bits: np.ndarray | None = None
         self.origins = np.zeros(0, np.int64)
 
-    def overwrite(self, places: np.ndarray, width: int) -> None:
-        """Bytes that are all defined have come to these places."""
+    def overwrite(self, places: np.ndarray, width: int, written: bool = True) -> None:
+        """Bytes that are all defined, or that nobody has `written`, have come to these places."""
+        at = places[:, None] + np.arange(width)
+        self.unwritten[1][at] = not written
         if self.bits is not None:
-            self.bits[places[:, None] + np.arange(width)] = 0
+            self.bits[at] = 0
 
-    def store(self, slots: np.ndarray, places: np.ndarray, width: int) -> None:
-        """These threads have stored `width` bytes at these places."""
+    def store(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
+        """These threads have stored at these places."""
+        index = places // access.size
+        for element in range(access.elements):
+            self.unwritten[access.size][index + element] = 0
         shadows = self.suspicion.storing
-        self.overwrite(places, width)
+        if self.bits is not None:
+            self.bits[places[:, None] + np.arange(access.width)] = 0
         if shadows is None:
             return
         if self.bits is None:
             self.bits = np.zeros(self.size, np.uint8)
             self.origins = np.full(self.size, -1)
-        size = width // len(shadows)
+        size = access.size
         for element, shadow in enumerate(shadows):
             if shadow is not None:
                 at = places[:, None] + np.arange(element * size, (element + 1) * size)
@@ -102,10 +122,20 @@ class Carried:
                 self.bits[at] = bits.view(np.uint8).reshape(-1, size)
                 self.origins[at] = np.max([one[slots] for one in shadow.origins], axis=0)[:, None]
 
-    def load(self, slots: np.ndarray, places: np.ndarray, width: int) -> None:
-        """These threads load `width` bytes from these places."""
+    def load(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
+        """These threads load from these places."""
+        index = places // access.size
+        missing = [self.unwritten[access.size][index + k] for k in range(access.elements)]
+        if any(one.any() for one in missing):
+            undefined = np.stack(missing, axis=1).view(bool)
+            chosen = undefined.any(axis=1)
+            about = self.kind, access.instruction, self.message, slots[chosen]
+            if access.atomic:
+                self.suspicion.reporter.report(*about)
+            else:
+                self.suspicion.doubt(*about, undefined[chosen], stays=True)
         if self.bits is not None:
-            at = places[:, None] + np.arange(width)
+            at = places[:, None] + np.arange(access.width)
             bits = self.bits[at]
             if bits.any():
                 self.suspicion.found(slots, bits, self.origins[at])

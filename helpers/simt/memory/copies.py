@@ -19,10 +19,10 @@ from ..hardware import WARP
 from ..instructions import Instruction
 from ..lanes import Lanes
 from .access import Access
-from .global_shadow import GlobalShadow
-from .shadow import FREE, MBARRIER, WRITTEN
+from .global_races import GlobalRaces
+from .races import THREAD
 from .shared import SharedMemory
-from .stamps import THREAD
+from .shared_races import FREE, MBARRIER, WRITTEN
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Copy:
     data: np.ndarray
     groups: np.ndarray | None = None  # of cp.async: number of the thread's group
     began: int = 0  # when, on the clock of shared memory
-    reads: tuple[int, ...] = ()  # of global memory, as its shadow numbers them
+    reads: tuple[int, ...] = ()  # of global memory, as `GlobalRaces.take` numbers them
 
     def rows(self, chosen: np.ndarray) -> Copy:
         """Some rows of it."""
@@ -52,15 +52,18 @@ class CopyOut:
     slot: int
     group: int  # of the thread's bulk copies
     instruction: Instruction
-    entries: np.ndarray | None  # of the shadow; None: they have been read
-    writes: tuple[int, ...] = ()  # to global memory, as its shadow numbers them
+    place: int  # in the batch's shared memory
+    size: int
+    read: bool = False  # and given back
+    writes: tuple[int, ...] = ()  # to global memory, as `GlobalRaces.take` numbers them
 
 
 class Copies:
     """All asynchronous copies of a batch that no mbarrier counts."""
 
-    def __init__(self, shared: SharedMemory, outside: GlobalShadow):
-        self.shared, self.shadow, self.outside = shared, shared.shadow, outside
+    def __init__(self, shared: SharedMemory, outside: GlobalRaces):
+        self.shared, self.races, self.order = shared, shared.races, shared.order
+        self.outside = outside
 
     def start_batch(self, batch: Batch) -> None:
         self.copies: list[Copy] = []  # cp.async that nobody has waited for
@@ -73,7 +76,7 @@ class Copies:
     def end_batch(self) -> None:
         """Report the bulk copies that a block has not waited for before its end."""
         for one in self.outward:
-            if one.entries is not None:
+            if not one.read:
                 self.report_unwaited(one.instruction, one.slot)
 
     def report_unwaited(self, instruction: Instruction, slot: int) -> None:
@@ -86,42 +89,41 @@ class Copies:
 
     def fence(self, mask: np.ndarray, kinds: tuple[str, ...]) -> None:
         """These threads execute fence.proxy.async, of one memory if it names it."""
-        self.shadow.order.now += 1
+        self.order.now += 1
         if "global" not in kinds:
-            self.fenced[mask] = self.shadow.order.now
+            self.fenced[mask] = self.order.now
         if not any(kind.startswith("shared") for kind in kinds):
-            self.fenced_global[mask] = self.shadow.order.now
+            self.fenced_global[mask] = self.order.now
 
     def begin(self, copy: Copy) -> None:
         """The bytes belong to the copy from now on."""
         if not copy.data.size:
             return
-        entries = self.shadow.entries(copy.places, copy.data.shape[1])
-        access = Access(copy.instruction, copy.data.shape[1], 1)
-        self.shadow.check_write(copy.slots, entries, access)
-        self.shadow.owner[entries] = WRITTEN
+        where = copy.places, copy.data.shape[1]
+        at = copy.places[:, None] + np.arange(where[1])
+
+        def same(after: bool) -> np.ndarray:
+            bytes_ = self.shared.views[1].copy()
+            if after:
+                bytes_[at] = copy.data
+            result = np.zeros(len(self.committed), bool)
+            result[copy.slots] = after & (bytes_[at] == copy.data).all(axis=1)
+            return result
+
+        self.races.store(copy.places, copy.slots, Access(copy.instruction, where[1], 1), same)
+        self.races.own(*where, WRITTEN)
         # What touches them is no race besides.
-        stamps = self.shadow.stamps.made(copy.instruction.number, -1, copy.slots[:, None])
-        self.shadow.written[entries] = stamps
-        copy.began = self.shadow.order.now
-        order = np.argsort(copy.places, kind="stable")
-        same = np.diff(copy.places[order]) == 0
-        lost = order[:-1][same & (np.diff(copy.data[order], axis=0) != 0).any(axis=1)]
-        if len(lost):
-            message = "threads copy different values to one place with the same instruction"
-            self.shared.reporter.report(
-                "race on shared memory", copy.instruction, message, copy.slots[lost]
-            )
+        self.races.mark(*where, copy.slots, copy.instruction, -1)
+        self.shared.defined.overwrite(*where)
+        copy.began = self.order.now
 
     def land(self, copy: Copy, slots: np.ndarray) -> None:
         """The data is there, as if these threads had stored it now."""
-        shadow, size = self.shadow, copy.data.shape[1]
-        self.shared.views[1][copy.places[:, None] + np.arange(size)] = copy.data
-        entries = self.shadow.entries(copy.places, size)
-        shadow.owner[entries] = FREE
-        now, number = shadow.order.now, copy.instruction.number
-        shadow.written[entries] = shadow.stamps.made(number, now, slots[:, None])
-        self.shared.carried.overwrite(copy.places, size)
+        where = copy.places, copy.data.shape[1]
+        self.shared.views[1][copy.places[:, None] + np.arange(where[1])] = copy.data
+        self.races.own(*where, FREE)
+        self.races.mark(*where, slots, copy.instruction, self.order.now)
+        self.shared.defined.overwrite(*where)
         self.shared.changes += 1
         self.outside.finish(copy.reads)
 
@@ -142,8 +144,9 @@ class Copies:
         kept = []
         for one in self.outward:
             done = mask[one.slot] and one.group < self.bulk_committed[one.slot] - behind
-            if done and one.entries is not None:
-                self.shadow.owner[one.entries], one.entries = FREE, None
+            if done and not one.read:
+                self.races.own(np.array([one.place]), one.size, FREE)
+                one.read = True
             if done and written:
                 self.outside.finish(one.writes)
             else:
@@ -193,7 +196,7 @@ class MBarriers:
 
     def __init__(self, shared: SharedMemory, copies: Copies):
         self.shared, self.copies = shared, copies
-        self.shadow, self.order = shared.shadow, shared.order
+        self.races, self.order = shared.races, shared.order
         self.changes = 0  # counts what may end a wait
 
     def start_batch(self) -> None:
@@ -205,17 +208,10 @@ class MBarriers:
         for barrier in self.at.values():
             barrier.take()
             for copy in barrier.copies + barrier.done:
-                unused = ~self._used(copy)  # a use without a wait has been reported
+                about = copy.places, copy.data.shape[1], copy.instruction, copy.began
+                unused = ~self.races.touched(*about)  # a use without a wait has been reported
                 for slot in copy.slots[unused]:
                     self.copies.report_unwaited(copy.instruction, int(slot))
-
-    def _used(self, copy: Copy) -> np.ndarray:
-        """Whether a thread has touched bytes of the copy since it began, for each of its rows."""
-        shadow, entries = self.shadow, self.shadow.entries(copy.places, copy.data.shape[1])
-        reads = shadow.read[:, entries]
-        read = ((reads != 0) & (shadow.stamps.time(reads) >= copy.began)).any(axis=0)
-        written = shadow.stamps.site(shadow.written[entries]) != copy.instruction.number
-        return (read | written).any(axis=1)
 
     def find(
         self, lanes: Lanes, addresses: np.ndarray, instruction: Instruction
@@ -243,20 +239,19 @@ class MBarriers:
     def _check_init(self, users: np.ndarray, place: int, instruction: Instruction) -> None:
         """Report the threads before which mbarrier.init is not ordered; their warps know it from
         now on, so that one report does for all uses."""
-        shadow, seen, entry = self.shadow, self.order.seen, place // self.shadow.grain
-        first, time = shadow.written[entry] & THREAD, shadow.stamps.time(shadow.written[entry])
-        column = self.order.column(first)
-        racing = users[(seen[users // WARP, column] <= time) & (users != first)]
+        stamp, races, seen = self.races.last_store(place), self.races, self.order.seen
+        racing = users[~races.ordered(np.full(len(users), stamp), users)]
         if len(racing):
-            shadow.check_order(racing, np.full((len(racing), 1), entry), instruction)
-            seen[racing // WARP, column] = time + 1
+            races.race(racing, "access", instruction, races.instructions[races.site(stamp)])
+            column = self.order.column((stamp & THREAD) - races.causality.first)
+            seen[racing // WARP, column] = races.time(stamp) + 1
 
     def initialise(self, lanes: Lanes, addresses, counts, instruction: Instruction) -> None:
         access = Access(instruction, 8, 1)
         slots, places = self.shared.valid(addresses, access, lanes, "store")
-        entries = self.shadow.entries(places, 8)
-        self.shadow.check_write(slots, entries, access)
-        self.shadow.owner[entries] = MBARRIER
+        self.races.store(places, slots, access)
+        self.shared.defined.overwrite(places, 8)
+        self.races.own(places, 8, MBARRIER)
         for slot, place in zip(slots, places, strict=True):
             count = int(counts[slot])
             clock = np.zeros(self.order.warps, np.int32)
@@ -267,7 +262,7 @@ class MBarriers:
         """Its bytes may hold something else."""
         (place,) = (place for place, one in self.at.items() if one is barrier)
         del self.at[place]
-        self.shadow.owner[self.shadow.entries(np.array([place]), 8)] = FREE
+        self.races.own(np.array([place]), 8, FREE)
 
     def arrive(self, barrier: MBarrier, slots: np.ndarray, counts, expected, drop: bool) -> None:
         """Each thread announces `expected` bytes, then arrives `counts` times, in lane order."""

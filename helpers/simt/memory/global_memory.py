@@ -23,8 +23,9 @@ from ..hardware import ALLOCATION_ALIGN, BULK_ALIGN, SECTOR
 from ..instructions import Instruction, Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
-from .access import Access, all_ones, distinct_per_warp
-from .global_shadow import Epochs, GlobalShadow
+from .access import Access, all_ones, distinct_per_warp, stores_same
+from .global_races import GlobalRaces
+from .races import Epochs
 
 PAGE_BITS = 40
 
@@ -58,15 +59,15 @@ class Allocation:
 class GlobalMemory:
     """Allocations of one launch."""
 
-    def __init__(self, reporter: Reporter, shadow: GlobalShadow | None = None):
-        self.reporter, self.shadow = reporter, shadow
+    def __init__(self, reporter: Reporter, races: GlobalRaces | None = None):
+        self.reporter, self.races = reporter, races
         self.allocations: list[Allocation] = []
         self.tainted: np.ndarray | None = None  # threads led astray by a bad load
         self.changes = 0  # counts stores, so that a wait for one can be given up
 
     def start_batch(self, batch: Batch) -> None:
         self.tainted = None
-        self.shadow.start_batch(batch)
+        self.races.start_batch(batch)
 
     def allocate(self, array: np.ndarray, name: str) -> int:
         """Map an array that is C-contiguous or a matrix whose rows are, and return the address of
@@ -102,7 +103,7 @@ class GlobalMemory:
         for one in self.allocations:
             named = one.variable is not None and one.variable.name in names
             if ANYTHING in names or named or any(one.start <= a <= one.stop for a in addresses):
-                one.epochs = Epochs(one.name, len(one.data))
+                one.epochs = Epochs(one.name, len(one.data), one.page)
 
     def initialise_variables(self, functions: dict[str, int]) -> None:
         """Fill in initial values; addresses of other variables are known by now, and those of
@@ -133,7 +134,7 @@ class GlobalMemory:
             offsets = places - allocation.page
             if allocation.epochs is not None and not access.atomic:
                 slots = np.flatnonzero(chosen.mask)
-                self.shadow.read(allocation, offsets[slots], slots, access)
+                self.races.read(allocation.epochs, offsets[slots], slots, access)
             view = allocation.views[access.size]
             index = offsets >> (access.size.bit_length() - 1)
             found = [view[index]]
@@ -163,8 +164,8 @@ class GlobalMemory:
             view = allocation.views[access.size]
             index = offsets >> (access.size.bit_length() - 1)
             if allocation.epochs is not None and not access.atomic:
-                same = functools.partial(_same, view, index, kept)
-                self.shadow.write(allocation, offsets[slots], slots, access, same=same)
+                same = functools.partial(stores_same, view, index, kept)
+                self.races.write(allocation.epochs, offsets[slots], slots, access, same)
             for element, value in enumerate(kept):
                 view[index + element] = value
 
@@ -180,7 +181,8 @@ class GlobalMemory:
             chosen = (addresses >= allocation.start) & (addresses < allocation.stop)
             chosen &= addresses % access.size == 0
             offsets = addresses[chosen] - allocation.page
-            self.shadow.write(allocation, offsets, slots[chosen], access, wrote[chosen])
+            where = allocation.epochs, offsets, slots[chosen]
+            self.races.write(*where, access, wrote=wrote[chosen])
 
     # ---- counting ----
 
@@ -302,7 +304,7 @@ class GlobalMemory:
             return None
         start = address - allocation.page
         if allocation.epochs is not None:
-            self.shadow.read(allocation, *_pieces(start, size, slot), _bulk(instruction))
+            self.races.read(allocation.epochs, *_pieces(start, size, slot), _bulk(instruction))
         return allocation.data[start : start + size].copy()
 
     def stored(self, address: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -311,7 +313,7 @@ class GlobalMemory:
         if allocation is None or allocation.epochs is None:
             return np.zeros((2, 0), np.int64)
         start = address - allocation.page
-        return self.shadow.stored(allocation.epochs, start, size)
+        return self.races.stored(allocation.epochs, start, size)
 
     def write_range(
         self, address: int, data: np.ndarray, instruction: Instruction, slot: int
@@ -322,7 +324,8 @@ class GlobalMemory:
             start = address - allocation.page
             self._wrote(allocation, instruction, np.array([slot]))
             if allocation.epochs is not None:
-                self.shadow.write(allocation, *_pieces(start, len(data), slot), _bulk(instruction))
+                pieces = _pieces(start, len(data), slot)
+                self.races.write(allocation.epochs, *pieces, _bulk(instruction))
             allocation.data[start : start + len(data)] = data
             self.changes += 1
 
@@ -335,15 +338,6 @@ class GlobalMemory:
         message = f"{size} bytes at an address that no array holds: {place}"
         self.reporter.report(f"out-of-bounds {verb}", instruction, message, np.array([slot]))
         return None
-
-
-def _same(view: np.ndarray, index: np.ndarray, values: list[np.ndarray], after: bool) -> np.ndarray:
-    """Whether the bytes that each lane stores are in memory, before or `after` the store."""
-    if after:
-        for element, value in enumerate(values):
-            view[index + element] = value
-    there = [view[index + element] == value for element, value in enumerate(values)]
-    return np.logical_and.reduce(there)
 
 
 def _pieces(start: int, size: int, slot: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from ..instructions import Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
 from ..suspicion import Suspicion
-from .access import Access, Carried, all_ones, distinct_per_warp
+from .access import Access, Definedness, all_ones, distinct_per_warp
 
 
 class LocalMemory:
@@ -23,8 +23,9 @@ class LocalMemory:
     Behind the variables is a stack of so many bytes for those of calls."""
 
     def __init__(self, variables: list[Variable], suspicion: Suspicion, stack: int = 0):
-        self.suspicion, self.reporter = suspicion, suspicion.reporter
-        self.carried = Carried(suspicion)
+        self.reporter = suspicion.reporter
+        kind, message = "read of an uninitialised variable", "this thread has stored nothing there"
+        self.defined = Definedness(suspicion, kind, message)
         self.offsets: dict[str, int] = {}
         end = 0
         for variable in variables:
@@ -37,9 +38,7 @@ class LocalMemory:
     def start_batch(self, batch: Batch) -> None:
         data = np.zeros(batch.slots * self.stride if self.bytes else 0, np.uint8)
         self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
-        unwritten = np.ones(len(data), bool)  # by byte, seen as 1, 2, 4 or 8 at once
-        self.unwritten = {size: unwritten.view(kind) for size, kind in UNSIGNED.items()}
-        self.carried.start_batch(len(data))
+        self.defined.start_batch(len(data))
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
@@ -47,19 +46,7 @@ class LocalMemory:
         slots, index = self._valid(addresses, access, lanes, "load")
         for element, value in enumerate(values):
             value[slots] = self.views[access.size][index + element]
-        missing = [self.unwritten[access.size][index + k] for k in range(access.elements)]
-        if any(one.any() for one in missing):
-            undefined = np.stack(missing, axis=1).view(bool)
-            chosen = undefined.any(axis=1)
-            self.suspicion.doubt(
-                "read of an uninitialised variable",
-                access.instruction,
-                "this thread has stored nothing there",
-                slots[chosen],
-                undefined[chosen],
-                stays=True,
-            )
-        self.carried.load(slots, index * access.size, access.width)
+        self.defined.load(slots, index * access.size, access)
         return values
 
     def store(
@@ -70,20 +57,18 @@ class LocalMemory:
         for element, value in enumerate(values):
             kept = np.broadcast_to(value, addresses.shape)[slots]
             self.views[access.size][index + element] = kept
-            self.unwritten[access.size][index + element] = 0
-        self.carried.store(slots, index * access.size, access.width)
+        self.defined.store(slots, index * access.size, access)
 
     def begin_frame(self, slots: np.ndarray, starts: np.ndarray, size: int) -> None:
         """A call of these threads begins: its variables, from these bytes on, are unwritten."""
         if size:
-            places = slots * self.stride + starts
-            self.unwritten[1][places[:, None] + np.arange(size)] = 1
-            self.carried.overwrite(places, size)
+            self.defined.overwrite(slots * self.stride + starts, size, written=False)
 
     def copy(self, slots: np.ndarray, source: int, target: int, size: int) -> None:
         """These threads pass `size` bytes on, and what is known of them."""
         rows = (slots * self.stride)[:, None] + np.arange(size)
-        for bytes_ in (self.views[1], self.unwritten[1], self.carried.bits, self.carried.origins):
+        defined = self.defined
+        for bytes_ in (self.views[1], defined.unwritten[1], defined.bits, defined.origins):
             if bytes_ is not None and len(bytes_):
                 bytes_[rows + target] = bytes_[rows + source]
 

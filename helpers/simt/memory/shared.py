@@ -12,9 +12,9 @@ from ..instructions import Instruction, PtxKernel
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
 from ..suspicion import Suspicion
-from .access import SHARED_STEP, Access, Carried, all_ones
+from .access import SHARED_STEP, Access, Definedness, all_ones, stores_same
 from .causality import Causality
-from .shadow import Shadow
+from .shared_races import FLAGS, SharedRaces
 
 
 class SharedMemory:
@@ -45,9 +45,10 @@ class SharedMemory:
             for name, start in self.offsets.items()
         }
         self.stride = max(SECTOR, -(-self.bytes // SECTOR) * SECTOR)  # bytes from block to block
-        self.causality, self.shadow = causality, Shadow(kernel, suspicion, causality)
-        self.carried = Carried(suspicion)
-        self.order = self.shadow.order
+        self.causality, self.races = causality, SharedRaces(kernel, suspicion, causality)
+        kind, message = "read of unwritten shared memory", "no thread has stored anything there"
+        self.defined = Definedness(suspicion, kind, message)
+        self.order = causality.order
         self.changes = 0  # counts stores, so that a wait for one can be given up
 
     def start_batch(self, batch: Batch) -> None:
@@ -57,8 +58,9 @@ class SharedMemory:
         data = np.zeros(batch.count * self.stride, np.uint8)
         self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
         self.order.start_batch(batch)
-        self.shadow.start_batch(len(data))
-        self.carried.start_batch(len(data))
+        self.causality.start_batch(batch)
+        self.races.start_batch(batch, len(data))
+        self.defined.start_batch(len(data))
         # Since the last barrier of the cluster: (threads, blocks accessed, whether a thread had
         # arrived at that barrier before, instruction).
         self.remote: list[tuple[np.ndarray, np.ndarray, np.ndarray, Instruction]] = []
@@ -116,11 +118,11 @@ class SharedMemory:
         if len(slots):
             if self.causality.in_shared and access.scope and not access.atomic:
                 self.causality.read(slots, flag_names(places), access)
-            self.shadow.check_read(slots, self.shadow.entries(places, access.width), access)
+            self.races.load(places, slots, access)
             index = places // access.size
             for element, value in enumerate(values):
                 value[slots] = self.views[access.size][index + element]
-            self.carried.load(slots, places, access.width)
+            self.defined.load(slots, places, access)
         return values
 
     def store(
@@ -135,20 +137,18 @@ class SharedMemory:
         view = self.views[access.size]
         kept = [np.broadcast_to(value, addresses.shape)[slots] for value in values]
 
-        def same() -> np.ndarray:
-            return np.logical_and.reduce([view[index + k] == one for k, one in enumerate(kept)])
+        def same(after: bool) -> np.ndarray:
+            result = np.zeros(len(addresses), bool)
+            result[slots] = stores_same(view, index, kept, after)
+            return result
 
-        self.shadow.check_write(slots, self.shadow.entries(places, access.width), access, same)
-        self.carried.store(slots, places, access.width)
+        self.races.store(places, slots, access, same)
+        self.defined.store(slots, places, access)
         if self.causality.in_shared and not access.atomic:
             self._tell(slots, places, access)
         self.changes += 1
-        lost = np.zeros(len(slots), bool)
         for element, one in enumerate(kept):
             view[index + element] = one
-            lost |= view[index + element] != one
-        if lost.any():  # lanes of one instruction stored different values at one place
-            self.shadow.race(slots[lost], "store", access.instruction, access.instruction)
 
     def _tell(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
         """What others may learn from this store."""
@@ -258,7 +258,7 @@ class SharedMemory:
 def flag_names(places: np.ndarray) -> np.ndarray:
     """What causality.py calls flags at these bytes of a batch's shared memory: no addresses of
     global memory."""
-    return -1 - places
+    return FLAGS + places
 
 
 def short(name: str) -> str:

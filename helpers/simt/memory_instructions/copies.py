@@ -11,8 +11,7 @@ from ..instructions import Address, Instruction, Operand, Register, elements, un
 from ..lanes import Lanes, Step
 from ..memory.access import Access
 from ..memory.copies import Copy, CopyOut, MBarrier
-from ..memory.shadow import READ
-from ..memory.stamps import THREAD
+from ..memory.shared_races import READ
 from ..operands import AddressReader, Reader, Writer, address_reader, reader, wide_reader, writer
 from ..ptx_types import type_size
 from .loads_and_stores import names_shared, shared_reader
@@ -190,9 +189,6 @@ class _BulkCopy:
         several = "multicast_cluster" in instruction.modifiers
         self.masks = wide_reader(context, rest[1], "u16") if several else None
         self.tally = context.tally_of(instruction)
-        # What a bulk copy wrote, another may read without a fence: both go through the async proxy.
-        kernel = context.kernel.instructions
-        self.bulk = np.array([one.opcode == "cp" and "bulk" in one.modifiers for one in kernel])
 
     def __call__(self, lanes: Lanes) -> None:
         targets, sources, lengths = self.into(lanes), self.out_of(lanes), self.sizes()
@@ -261,27 +257,26 @@ class _BulkCopy:
 
     def _fetch_shared(self, slot: int, address: int, size: int) -> np.ndarray | None:
         """As `_fetch_global`."""
-        context, copies, shadow = self.context, self.context.copies, self.context.shared.shadow
+        context, copies, shared = self.context, self.context.copies, self.context.shared
         place, room = self._place(slot, address, size, "load")
         if room < size:
             return None
-        entries = shadow.entries(np.array([place]), size)
-        shadow.check_read(np.array([slot]), entries, Access(self.instruction, size, 1))
+        where = np.array([slot]), np.array([place]), Access(self.instruction, 1, size)
+        shared.races.load(where[1], where[0], where[2])
+        shared.defined.load(*where)
         context.suspicion.use_loaded(self.instruction)
-        stamps = shadow.written[entries]
-        fenced = np.maximum(copies.fenced[stamps & THREAD], copies.fenced[slot])
-        stale = (stamps != 0) & (shadow.stamps.time(stamps) >= fenced)
-        if (stale & ~self.bulk[shadow.stamps.site(stamps)]).any():
+        writers, times = shared.races.stored(shared.races.epochs, place, size)
+        if (times >= np.maximum(copies.fenced[writers], copies.fenced[slot])).any():
             self._report(
                 "shared memory not fenced for an asynchronous copy",
                 "bytes that a thread stored are copied with no fence.proxy.async between",
                 slot,
             )
         if not self.inward:
-            shadow.owner[entries] = READ
+            shared.races.own(np.array([place]), size, READ)
             group = int(copies.bulk_committed[slot])
-            copies.outward.append(CopyOut(slot, group, self.instruction, entries))
-        return context.shared.views[1][place : place + size].copy()
+            copies.outward.append(CopyOut(slot, group, self.instruction, place, size))
+        return shared.views[1][place : place + size].copy()
 
     def _deliver(self, slot: int, place: int, data: np.ndarray, reads, bar: int, size: int) -> None:
         """Begin the copy; an mbarrier counts `size` bytes."""
