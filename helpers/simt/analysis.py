@@ -150,45 +150,6 @@ def steering(kernel: PtxKernel) -> set[str]:
     return _reached(found, lambda name: sources.get(name, ()))
 
 
-ANYWHERE = "?"  # what an address that was loaded points to
-
-
-@once
-def shared_variables(kernel: PtxKernel) -> dict[int, str]:
-    """The one shared variable that the address of an instruction is reckoned from, by the
-    instruction's number; none if it may be from several, or comes from memory."""
-    names = {variable.name for variable in kernel.shared}
-    if not names:
-        return {}
-    moves = []
-    for one in kernel.instructions:
-        sources = _address_sources(kernel, one) if one.writes else []
-        moves.append((one.writes, {*sources} & {*names, ANYWHERE}, sources))
-    origins = _carried_along(moves)
-    result = {}
-    for one in kernel.instructions:
-        bases = [part.base for part in one.operands if isinstance(part, Address)]
-        if one.opcode in ("ld", "ldu", "st", "atom", "red") and len(bases) == 1:
-            (base,) = bases
-            of = origins.get(base.name, ()) if isinstance(base, Register) else {base} & names
-            if len(of) == 1 and ANYWHERE not in of:
-                (result[one.number],) = of
-    return result
-
-
-def _address_sources(kernel: PtxKernel, instruction: Instruction) -> list[str]:
-    """What an instruction may make an address of: registers, names of variables."""
-    given, sources = {parameter.name for parameter in kernel.parameters}, instruction.sources
-    if any(isinstance(one, Address) and one.base in given for one in sources):
-        return []
-    if instruction.opcode in ("ld", "ldu", "atom", "shfl"):
-        # Addresses in memory have 64 bits; what has fewer is an index.
-        wide = "64" in instruction.modifiers[-1]
-        return [ANYWHERE] if wide else []
-    labels = [part.name for part in sources if isinstance(part, Label)]
-    return [*labels, *registers_of(sources)]
-
-
 # ---- stores to global memory --------------------------------------------------------------------
 
 
@@ -285,23 +246,48 @@ def _sources(operands: Sequence[Operand], writers: dict[str, list[Instruction]])
 
 
 @once
-def written(kernel: PtxKernel) -> frozenset[str]:
-    """The parameters and variables whose arrays the kernel may write to; `ANYTHING` is among them
-    if it takes pointers from memory."""
+def _points(kernel: PtxKernel) -> dict[str, set[str]]:
+    """By register, and by argument of a call, the parameters and variables that it may point to;
+    `ANYTHING` is among them if it may come from memory."""
     moves = []  # (to, what is known to be there, registers and parameters that it comes from)
     for one in kernel.instructions:
         passes = one.opcode == "st" and "param" in one.modifiers  # to a function
         targets = (one.operands[0].base,) if passes else one.writes
         moves.append((targets, *_points_to(one)) if targets else ((), set(), ()))
-    points = _carried_along(moves)
+    return _carried_along(moves)
+
+
+def _reaches(kernel: PtxKernel, address: Address) -> set[str]:
+    """The parameters and variables that an address may be reckoned from."""
+    names, registers = _names((address,))
+    return names.union(*(_points(kernel).get(name, set()) for name in registers))
+
+
+@once
+def written(kernel: PtxKernel) -> frozenset[str]:
+    """The parameters and variables whose arrays the kernel may write to; `ANYTHING` is among them
+    if it takes pointers from memory."""
     found: set[str] = {ANYTHING} if kernel.functions else set()
     for one in kernel.instructions:
         bulk = one.opcode == "cp" and one.modifiers[:3] == ("async", "bulk", "global")
         if one.opcode in ("st", "atom", "red") and not {*NOWHERE} & {*one.modifiers} or bulk:
             address = next(part for part in one.operands if isinstance(part, Address))
-            names, registers = _names((address,))
-            found |= names.union(*(points.get(name, set()) for name in registers))
+            found |= _reaches(kernel, address)
     return frozenset(found)
+
+
+@once
+def shared_variables(kernel: PtxKernel) -> dict[int, str]:
+    """The one shared variable that the address of an instruction is reckoned from, by the
+    instruction's number; none if it may be from several, or comes from memory."""
+    names, result = {variable.name for variable in kernel.shared} | {ANYTHING}, {}
+    for one in kernel.instructions if kernel.shared else ():
+        addresses = [part for part in one.operands if isinstance(part, Address)]
+        if one.opcode in ("ld", "ldu", "st", "atom", "red") and len(addresses) == 1:
+            found = _reaches(kernel, addresses[0]) & names
+            if len(found) == 1 and ANYTHING not in found:
+                (result[one.number],) = found
+    return result
 
 
 def _points_to(one: Instruction) -> tuple[set[str], set[str]]:
