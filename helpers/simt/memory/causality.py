@@ -87,50 +87,41 @@ class Flag:
 
 
 @dataclass(eq=False)
-class Acquired:
-    """These threads of a cluster have learned of nodes, at a time."""
+class Lesson:
+    """These threads of a cluster have learned of nodes, at a time: they have acquired them, or one
+    of them has observed a flag by a strong read, and no fence of its scope has followed yet."""
 
     slots: np.ndarray
     time: int
     nodes: tuple[Node, ...]
     latest: int = 0  # what is known ends there, if the time is but the first of several
+    flag: Flag | None = None  # as far as it was observed
+    scope: int = 0  # of the read
 
-
-def end_of(one: Acquired | Observed) -> int:
-    """Nothing that came at that time or later is known by it."""
-    return one.latest or one.time
-
-
-@dataclass(eq=False)
-class Observed:
-    """A thread has read a flag by a strong read, and no fence of its scope has followed yet."""
-
-    slots: np.ndarray  # the thread
-    time: int
-    scope: int
-    chains: dict[tuple[int, int], Node]
-    line: object
-    latest: int = 0
+    @property
+    def end(self) -> int:
+        """Nothing that came at that time or later is known by it."""
+        return self.latest or self.time
 
 
 class Lessons:
-    """What threads of one cluster have acquired or observed, the latest last; the threads of all
-    stand side by side, for there may be hundreds."""
+    """Lessons of the threads of one cluster, the latest last; the threads of all stand side by
+    side, for there may be hundreds."""
 
-    def __init__(self, entries: Iterable[Acquired | Observed] = ()):
+    def __init__(self, entries: Iterable[Lesson] = ()):
         self.entries = list(entries)
         counts = [len(one.slots) for one in self.entries]
         self.slots = np.concatenate([np.zeros(0, np.int64), *(one.slots for one in self.entries)])
         self.times = np.repeat([one.time for one in self.entries], counts).astype(np.int64)
         self.starts = np.cumsum([0, *counts])[:-1]
-        self.ends = np.array([end_of(one) for one in self.entries], np.int64)
+        self.ends = np.array([one.end for one in self.entries], np.int64)
 
-    def add(self, one: Acquired | Observed) -> None:
+    def add(self, one: Lesson) -> None:
         self.entries.append(one)
         self.starts = np.append(self.starts, len(self.slots))
         self.slots = np.append(self.slots, one.slots)
         self.times = np.append(self.times, np.full(len(one.slots), one.time))
-        self.ends = np.append(self.ends, end_of(one))
+        self.ends = np.append(self.ends, one.end)
 
     def any(self, of_slots: np.ndarray) -> np.ndarray:
         """By entry, whether it holds for one of its threads; the last axis is that of `slots`."""
@@ -194,28 +185,16 @@ class Causality:
             with_hints = left[clusters == cluster]
             # Threads of an earlier batch had another clock.
             clock = np.where(earlier[with_hints] >= 0, times[with_hints], -1)
-            for one, seeing in self._seen(self._of(cluster), slots[with_hints], clock):
-                for node in one.nodes:
-                    self._hold(node, with_hints[seeing], threads, times, result)
             observed = self.observed.get(cluster, NOTHING) if strong else NOTHING
-            for one, seeing in self._seen(observed, slots[with_hints], clock, own=False):
-                for (level, _), node in one.chains.items():
-                    if level <= one.scope:
-                        self._hold(node, with_hints[seeing], threads, times, result)
+            for lessons, own in ((self._of(cluster), True), (observed, False)):
+                for one, seeing in self._seen(lessons, slots[with_hints], clock, own):
+                    for node in one.nodes:
+                        asking = with_hints[seeing]
+                        asking = asking[~result[asking]]
+                        if len(asking):
+                            known = self.known(node)
+                            result[asking] = known.holds(threads[asking], times[asking])
         return result
-
-    def _hold(
-        self,
-        node: Node,
-        with_hints: np.ndarray,
-        threads: np.ndarray,
-        times: np.ndarray,
-        result: np.ndarray,
-    ) -> None:
-        """Set the result of those that ask and have none where a node knows of the access."""
-        with_hints = with_hints[~result[with_hints]]
-        if len(with_hints):
-            result[with_hints] = self.known(node).holds(threads[with_hints], times[with_hints])
 
     def _of(self, cluster: int) -> Lessons:
         """What threads of a cluster have acquired; what all of them know is joined."""
@@ -226,15 +205,11 @@ class Causality:
         least = self.order.seen[warps].min(axis=0)
         shared = lessons.any(least[lessons.slots // WARP % self.order.warps] > lessons.times)
         if shared.sum() > 1:
-            common = [
-                one for one, is_common in zip(lessons.entries, shared, strict=True) if is_common
-            ]
-            rest = [
-                one for one, is_common in zip(lessons.entries, shared, strict=True) if not is_common
-            ]
+            common = [lessons.entries[number] for number in np.flatnonzero(shared)]
+            rest = [lessons.entries[number] for number in np.flatnonzero(~shared)]
             nodes = tuple(dict.fromkeys(node for one in common for node in one.nodes))
-            latest = max(map(end_of, common))
-            joined = Acquired(common[0].slots, common[0].time, (Node(nodes),), latest)
+            latest = max(one.end for one in common)
+            joined = Lesson(common[0].slots, common[0].time, (Node(nodes),), latest)
             lessons = self.acquired[cluster] = Lessons([joined, *rest])
         return lessons
 
@@ -244,7 +219,7 @@ class Causality:
         slots: np.ndarray,
         after: np.ndarray | None = None,
         own: bool = True,
-    ) -> Iterator[tuple[Acquired | Observed, np.ndarray]]:
+    ) -> Iterator[tuple[Lesson, np.ndarray]]:
         """Entries with those of the slots, of the same cluster, that know what its threads knew at
         that time; the latest first, which knows most. Its threads are among them if they may be
         their `own` teachers, or have met others since. For each slot those that end `after`."""
@@ -307,19 +282,18 @@ class Causality:
     def _acquire_observed(self, cluster: int, slots: np.ndarray, scope: int) -> None:
         observed, done = self.observed[cluster], set()
         for one, seeing in self._seen(observed, slots):
-            self._acquire(slots[seeing], one.chains, min(scope, one.scope))
+            self._acquire(slots[seeing], _within(one.flag.chains, min(scope, one.scope)))
             if one.slots[0] in slots[seeing] and scope >= one.scope:
                 done.add(one)
         if done:
             self.observed[cluster] = Lessons(o for o in observed.entries if o not in done)
 
-    def _acquire(self, slots: np.ndarray, chains: dict, scope: int) -> None:
-        nodes = tuple(node for (level, _), node in chains.items() if level <= scope)
+    def _acquire(self, slots: np.ndarray, nodes: tuple[Node, ...]) -> None:
         if nodes and self.latest.get(slots.tobytes()) != nodes:  # a poll acquires again and again
             self.latest[slots.tobytes()] = nodes
             cluster = int(slots[0]) // self.per_cluster
             lessons = self.acquired.setdefault(cluster, Lessons())
-            lessons.add(Acquired(slots, self.order.now, nodes))
+            lessons.add(Lesson(slots, self.order.now, nodes))
             self.order.now += 1
 
     # ---- strong accesses ----
@@ -340,21 +314,25 @@ class Causality:
         if not chains:
             return
         if acquires:
-            self._acquire(np.array([slot]), chains, scope)
+            self._acquire(np.array([slot]), _within(chains, scope))
             return
         cluster = slot // self.per_cluster
         mine = self.observed.setdefault(cluster, Lessons())
         for number in np.flatnonzero(mine.slots == slot).tolist():
             known = mine.entries[number]
-            if known.chains == chains:
+            if known.flag.chains == chains:
                 return
             # Who polls what many change needs but the last of it.
-            if (known.line, known.scope) == (flag.line, scope) and not self._told(slot, known.time):
-                known.chains, known.latest = chains, self.order.now
+            same = known.flag.line is flag.line and known.scope == scope
+            if same and not self._told(slot, known.time):
+                known.flag, known.latest = Flag(chains, flag.line), self.order.now
+                known.nodes = _within(chains, scope)
                 mine.ends[number] = self.order.now
                 self.order.now += 1
                 return
-        mine.add(Observed(np.array([slot]), self.order.now, scope, chains, flag.line))
+        seen = Flag(chains, flag.line)
+        nodes, now = _within(chains, scope), self.order.now
+        mine.add(Lesson(np.array([slot]), now, nodes, flag=seen, scope=scope))
         self.order.now += 1
 
     def _told(self, slot: int, time: int) -> bool:
@@ -499,6 +477,11 @@ class Causality:
     def last_fence(self, slot: int, scope: int) -> int:
         """When a thread last executed a fence at least so wide; 0 for never."""
         return 0 if self.fenced is None else int(self.fenced[scope, slot])
+
+
+def _within(chains: dict[tuple[int, int], Node], scope: int) -> tuple[Node, ...]:
+    """What a read of that scope learns of."""
+    return tuple(node for (level, _), node in chains.items() if level <= scope)
 
 
 class Beliefs(Causality):
