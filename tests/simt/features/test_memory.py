@@ -3,7 +3,6 @@
 The kernels are in tests/simt/kernels/features_*.cu and have no bugs, so that a finding is an error.
 """
 
-import math
 import re
 
 import numpy as np
@@ -76,15 +75,6 @@ def test_a_struct_goes_into_a_call_and_comes_out(launch: Run) -> None:
     assert np.abs(total / expected - 1).max() < 4 * (2 + 16) * 2.0**-24
 
 
-def test_a_called_function_calls_another(launch: Run) -> None:
-    n = 77
-    x, y = whole(n), np.zeros(n, np.int32)
-    launch("local", "nested_calls", 3, 32, x, y, n, ptx=["call[^;]*horner", "call[^;]*square_plus"])
-    i, a = np.arange(n), x.astype(np.int64)
-    first, second = a * a + i, i * i + a
-    assert (y == wrapped(first * first + second - (i * i + 1))).all()
-
-
 def test_calls_from_divergent_code(launch: Run) -> None:
     n = 200
 
@@ -113,13 +103,6 @@ def test_calls_from_divergent_code(launch: Run) -> None:
     assert any(collatz(i) < 0 for i in range(1, n))  # both ways out of the function are taken
 
 
-def test_a_called_function_shuffles(launch: Run) -> None:
-    x = whole(3, 2, 32)
-    y = np.zeros_like(x)
-    launch("local", "call_with_shuffle", 3, 64, x, y, ptx=["call"])
-    assert (y == x.cumsum(axis=2)).all()
-
-
 def test_a_function_calls_itself(launch: Run) -> None:
     y = np.zeros(40, np.int32)
     launch("local", "recursion", 2, 20, y, 40, ptx=["call"])
@@ -127,13 +110,6 @@ def test_a_function_calls_itself(launch: Run) -> None:
 
 
 # ---- variables of the module ------------------------------------------------------------------
-
-
-def test_variables_of_the_module_are_read_and_written(launch: Run) -> None:
-    x, y = whole(70), np.zeros(70, np.float32)
-    launch("local", "device_variables", 1, 70, x, y, ptx=["ld.global.u32[^;]*factor", "offsets"])
-    offsets = np.array([0.5, -1.5, 2.25, 8.0])[np.arange(70) % 4]
-    assert (y == x[::-1] * 3 * 7 + offsets).all()
 
 
 def test_a_variable_starts_as_the_address_of_another(launch: Run) -> None:
@@ -152,14 +128,6 @@ def test_constant_memory_is_indexed_by_each_thread(launch: Run) -> None:
     assert (y == weights[x] * 10 + weights[16]).all()
 
 
-def test_a_table_within_a_function(launch: Run) -> None:
-    n = 50
-    x, y = whole(n, low=0, high=7000), np.zeros(n)
-    launch("local", "lookup_table", 2, 33, x, y, n, ptx=[r"ld.(const|global|local)[.\w]*f64"])
-    powers = np.array([1.0, 0.1, 1e-2, 1e3, 2.5, -7.0, 1e10])
-    assert (y == powers[x % 7] * np.arange(n)).all()
-
-
 @pytest.mark.parametrize(
     ("value", "dtype", "count"), [("float", np.float32, 4), ("double", np.float64, 3)]
 )
@@ -176,23 +144,6 @@ def test_an_instance_of_a_template_is_named_in_c(launch: Run, value, dtype, coun
 
 
 # ---- caches and inline assembly ---------------------------------------------------------------
-
-
-def test_loads_and_stores_with_cache_hints(launch: Run) -> None:
-    n = 85
-    x = normal(n, 4)
-    y = np.zeros_like(x)
-    ptx = ["ld.global.nc.L1::no_allocate.v4.f32", "st.global.cs.v4.f32"]
-    launch("asm", "cache_hints", 3, 32, x, y, n, ptx=ptx)
-    assert (y == x[::-1, ::-1]).all()
-
-
-def test_an_eviction_policy(launch: Run) -> None:
-    n = 85
-    x, y = normal(n), np.zeros(n + 11, np.float32)
-    ptx = ["createpolicy.fractional.L2::evict_first.b64", "st.global.*L2::cache_hint"]
-    launch("asm", "eviction_policy", 3, 32, x, y, n, ptx=ptx)
-    assert (y[:n] == x - 2 * np.roll(x, -1)).all() and not y[n:].any()
 
 
 def test_load_and_store_functions_for_every_cache_operator(launch: Run) -> None:
@@ -229,26 +180,3 @@ def test_the_fast_exponential(launch: Run) -> None:
     finite = np.isfinite(exact)
     assert (y[~finite] == exact[~finite]).all()
     assert np.allclose(y[finite], exact[finite], rtol=2.0**-22, atol=0)  # PTX ISA: 2 ulp
-
-
-def test_prefetches_change_nothing(launch: Run) -> None:
-    n = 500
-    x, y = normal(n), np.zeros(n + 8, np.float32)
-    launch("asm", "prefetch", 2, 72, x, y, n, ptx=["prefetch.global.L2 ", "prefetchu.L1"])
-    assert (y[:n] == x + np.float32(1)).all() and not y[n:].any()
-
-
-def test_a_loop_in_inline_assembly(launch: Run) -> None:
-    n = 90
-    x, y = whole(n, low=1, high=10**6, dtype=np.uint32), np.zeros(n, np.uint32)
-    launch("asm", "asm_loop", 3, 40, x, y, n, ptx=["bra AGAIN"])
-    values = enumerate(x.tolist())
-    expected = [1000 * math.gcd(v, 360360 + i) + math.gcd(v + 1, 30030) for i, v in values]
-    assert y.tolist() == expected
-
-
-def test_an_inner_scope_hides_the_registers_of_the_outer(launch: Run) -> None:
-    n = 45
-    x, y = whole(n), np.zeros(n, np.int32)
-    launch("asm", "nested_scopes", 2, 33, x, y, n, ptx=[r"\.reg \.s32 t;"])
-    assert (y == x + 5 - np.maximum(3 * x - 100, 3 * x)).all()

@@ -64,18 +64,6 @@ def test_arithmetic_that_rounds_to_16_bits(launch: Run) -> None:
 # ---- barriers and votes -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [70, 96, 1])
-def test_barriers_that_count_and_vote(launch: Run, block: int) -> None:
-    x = whole(5, block)
-    x[0], x[1, -1], x[2] = 7, 40, -(x[2] ** 2)
-    y = np.zeros_like(x)
-    launch(
-        "warp", "barrier_votes", 5, block, x, y, ptx=["bar.red.popc", "bar.red.and", "bar.red.or"]
-    )
-    votes = 100 * (x > 0).sum(1) + 10 * (x < 40).all(1) + (x == 7).any(1)
-    assert (y == votes[:, None]).all()
-
-
 def test_named_barriers_between_producer_and_consumer_warps(launch: Run) -> None:
     rounds = 5
     x, y = whole(rounds, 32), np.full((2, 3, rounds, 32), -5, np.int32)
@@ -84,12 +72,6 @@ def test_named_barriers_between_producer_and_consumer_warps(launch: Run) -> None
         for pair in range(2):
             assert (y[b, pair] == x[:, ::-1] + 1000 * pair + b).all()
         assert (y[b, 2].ravel()[:32] == -1).all() and (y[b, 2].ravel()[32:] == -5).all()
-
-
-def test_a_named_barrier_whose_numbers_stand_in_the_instruction(launch: Run) -> None:
-    x, y = whole(3, 32), np.zeros((3, 32), np.int32)
-    launch("warp", "named_barrier", 3, 90, x, y, ptx=["bar.arrive 1, 64", "bar.sync 1, 64"])
-    assert (y == 5 * x[:, np.arange(32) ^ 5]).all()
 
 
 def test_one_lane_of_a_warp_is_elected(launch: Run) -> None:
@@ -183,15 +165,6 @@ def test_the_grid_barrier_of_cooperative_groups(launch: Run, grid: int, block: i
     assert (y == x / x.sum(dtype=np.float32)).all()
 
 
-def test_tiles_of_cooperative_groups(launch: Run) -> None:
-    x = whole(2, 8, 8, low=0, high=16)
-    x[0, 0, :2] = 13
-    y = np.zeros_like(x)
-    launch("cooperative", "tiles", 2, 64, x, y, ptx=["shfl.sync.bfly"])
-    any_13 = (x == 13).any(2, keepdims=True)
-    assert (y == 100 * x.sum(2, keepdims=True) + 10 * any_13 + np.arange(8)).all()
-
-
 def test_coalesced_threads_append_together(launch: Run) -> None:
     n = 190
     x, y, count = whole(n), np.full(n, 1000, np.int32), np.zeros(1, np.int32)
@@ -272,10 +245,3 @@ def test_clocks_go_forward(launch: Run) -> None:
     for _ in range(20):
         expected = expected * np.float32(0.5) + np.float32(1)
     assert np.allclose(y, expected, rtol=1e-6)
-
-
-def test_a_trap_that_is_not_reached(launch: Run) -> None:
-    n = 50
-    x, y = whole(n, low=0), np.zeros(64, np.int32)
-    launch("warp", "trap_not_reached", 2, 32, x, y, n, ptx=["trap"])
-    assert (y[:n] == x + 1).all() and not y[n:].any()
