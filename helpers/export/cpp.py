@@ -39,9 +39,8 @@ from .cpp_text import (
     SPECIALISATIONS,
     WORKSPACE,
     WORKSPACE_CLASS,
-    chosen,
 )
-from .lines import wrapped
+from .lines import chosen, wrapped
 from .request import COPYRIGHT, LICENCE, TUNED_ON, ExportError, ExportRequest, origin
 from .sources import included, texts
 from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans

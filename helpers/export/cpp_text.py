@@ -1,29 +1,4 @@
-"""The text that exported C++ files share, as templates of `string.Template`.
-
-A line that ends with `//?NAME`, and the lines from `//?NAME` to `//?`, belong to files with that
-property alone: see `chosen`.
-"""
-
-from __future__ import annotations
-
-import re
-from collections.abc import Collection
-
-
-def chosen(template: str, properties: Collection[str]) -> str:
-    """Return a template without the lines for properties that a file does not have."""
-    template = re.sub(
-        r"^//\?(\w+)\n((?:.*\n)*?)//\?\n",
-        lambda block: block[2] if block[1] in properties else "",
-        template,
-        flags=re.MULTILINE,
-    )
-    return re.sub(
-        r"(.*) //\?(\w+)\n",
-        lambda line: f"{line[1]}\n" if line[2] in properties else "",
-        template,
-    )
-
+"""The text that exported C++ files share, as templates of `string.Template`; see `lines.chosen`."""
 
 HEAD = """\
 ${licence}
@@ -49,7 +24,7 @@ and can be captured in a graph. For an empty matrix it returns cudaSuccess witho
 errors:
 
 ${errors}
-//?workspace
+// [workspace]
 
 Some launches need a workspace: GPU memory that is zeroed once and belongs to one stream.
 
@@ -61,7 +36,7 @@ Some launches need a workspace: GPU memory that is zeroed once and belongs to on
 Each stream needs memory and an object of its own. A call with an object that was not prepared \
 returns cudaErrorInvalidValue. A graph with such a call must not run concurrently with anything \
 else that uses the same object.
-//?
+// [end]
 """
 
 ERRORS = {
@@ -96,7 +71,7 @@ struct Matrix {
     long long rows, cols;
     long long x_stride, y_stride;  // elements from one row to the next
     long long x_start, y_start;    // addresses modulo 16
-    long long inner = 1;           // stride of the elements of a row //?axis
+    long long inner = 1;           // stride of the elements of a row  // [axis]
 };
 
 struct Gpu {
@@ -121,11 +96,11 @@ struct Specialisation {
     long long macros[${most}];
 };
 
-constexpr long long lesser(long long a, long long b) { return a < b ? a : b; } //?lesser
-constexpr long long greater(long long a, long long b) { return a < b ? b : a; } //?greater
+constexpr long long lesser(long long a, long long b) { return a < b ? a : b; }  // [lesser]
+constexpr long long greater(long long a, long long b) { return a < b ? b : a; }  // [greater]
 constexpr long long ceil_div(long long number, long long by) { return (number + by - 1) / by; }
 
-//?power_of_two
+// [power_of_two]
 // The smallest power of two that is at least the number.
 constexpr long long power_of_two(long long number)
 {
@@ -134,7 +109,7 @@ constexpr long long power_of_two(long long number)
     return power;
 }
 
-//?
+// [end]
 constexpr Plan refused(Plan plan, cudaError_t error)
 {
     plan.error = error;
@@ -150,7 +125,7 @@ constexpr Plan accepted(Plan plan)
     return plan;
 }
 
-//?use
+// [use]
 // Replaces a plan; returns whether the new one accepts the matrix.
 constexpr bool use(Plan& plan, const Plan& other)
 {
@@ -158,14 +133,14 @@ constexpr bool use(Plan& plan, const Plan& other)
     return plan.error == cudaSuccess;
 }
 
-//?
+// [end]
 // Whether rows follow each other without a gap.
 constexpr bool contiguous(const Matrix& matrix)
 {
     return matrix.rows == 1 || (matrix.x_stride == matrix.cols && matrix.y_stride == matrix.cols);
 }
 
-//?whole_packs
+// [whole_packs]
 // Whether rows are contiguous and each consists of whole, aligned packs of 16 bytes.
 constexpr bool whole_packs(const Matrix& matrix)
 {
@@ -173,8 +148,8 @@ constexpr bool whole_packs(const Matrix& matrix)
         && matrix.cols * matrix.size % 16 == 0;
 }
 
-//?
-//?axis
+// [end]
+// [axis]
 // outer * inner, or -1 if one of them is invalid.
 constexpr long long product(long long outer, long long inner)
 {
@@ -182,7 +157,7 @@ constexpr long long product(long long outer, long long inner)
     return fit ? outer * inner : -1;
 }
 
-//?
+// [end]
 // The requirements of every kernel: sizes fit an int, rows do not overlap, and the matrix fits in
 // the address space, so that products in plans fit 64 bits.
 constexpr bool checked(const Matrix& matrix)
@@ -190,7 +165,7 @@ constexpr bool checked(const Matrix& matrix)
     if (matrix.rows < 1 || matrix.rows > ${max_int}) return false;
     if (matrix.cols < 1 || matrix.cols > ${max_int}) return false;
     const long long most = ${max_bytes} / matrix.size / matrix.rows;
-    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false; //?axis
+    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false;  // [axis]
     return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
         && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
 }
@@ -246,7 +221,7 @@ constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
 """
 
 WORKSPACE_CLASS = """\
-//?workspace
+// [workspace]
 namespace ${name}_parts { struct WorkspaceAccess; }
 
 // A workspace: GPU memory for the calls on one stream.
@@ -265,7 +240,7 @@ private:
     int device_ = -1;
 };
 
-//?
+// [end]
 """
 
 SPECIALISATIONS = """\
@@ -290,7 +265,7 @@ namespace ${name}_parts {
 const void* const functions[] = {
 ${functions}
 };
-constexpr int function_count = sizeof(functions) / sizeof(functions[0]); //?limits
+constexpr int function_count = sizeof(functions) / sizeof(functions[0]);  // [limits]
 
 // Functions with state are static, because another library in the process may contain other
 // specialisations under the same name.
@@ -299,8 +274,8 @@ constexpr int function_count = sizeof(functions) / sizeof(functions[0]); //?limi
 struct Device {
     Gpu gpu = {};
     bool known = false;
-    bool cooperates = false; //?cooperative
-    bool ready[function_count] = {};  // whether attributes are set //?limits
+    bool cooperates = false;  // [cooperative]
+    bool ready[function_count] = {};  // whether attributes are set  // [limits]
 };
 
 static std::mutex mutex;
@@ -314,26 +289,26 @@ static Device& device_of(int number)
 static cudaError_t query(Device& device, int number)
 {
     int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0;
-    int cooperates = 0; //?cooperative
+    int cooperates = 0;  // [cooperative]
     const struct { int* value; cudaDeviceAttr attribute; } properties[] = {
         {&sms, cudaDevAttrMultiProcessorCount},
         {&l2, cudaDevAttrL2CacheSize},
         {&major, cudaDevAttrComputeCapabilityMajor},
         {&minor, cudaDevAttrComputeCapabilityMinor},
         {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
-        {&cooperates, cudaDevAttrCooperativeLaunch}, //?cooperative
+        {&cooperates, cudaDevAttrCooperativeLaunch},  // [cooperative]
     };
     for (const auto& one : properties)
         if (const cudaError_t error = cudaDeviceGetAttribute(one.value, one.attribute, number))
             return error;
     if (sms < 1 || l2 < 1) return cudaErrorNotSupported;  // plans divide by both
     device.gpu = {sms, l2, 10 * major + minor, shared};
-    device.cooperates = cooperates != 0; //?cooperative
+    device.cooperates = cooperates != 0;  // [cooperative]
     device.known = true;
     return cudaSuccess;
 }
 
-//?limits
+// [limits]
 // Sets the attributes that a specialisation needs before its first launch on a device.
 static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
 {
@@ -354,8 +329,8 @@ static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
     return cudaSuccess;
 }
 
-//?
-//?cooperative
+// [end]
+// [cooperative]
 // Checks that all blocks of a cooperative launch can be co-resident.
 static cudaError_t check_co_residency(const Device& device, int index, const Plan& plan)
 {
@@ -368,7 +343,7 @@ static cudaError_t check_co_residency(const Device& device, int index, const Pla
     return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
-//?
+// [end]
 // The current device with its properties; holds a lock.
 struct CurrentDevice {
     std::unique_lock<std::mutex> lock;
@@ -403,7 +378,7 @@ struct Array {
     long long rows, cols, stride, size;  // size: bytes per element
     long long align;                     // required alignment in bytes
     bool output;
-    bool together;  // one of the two that may be the same array //?inplace
+    bool together;  // one of the two that may be the same array  // [inplace]
 
     std::uintptr_t first() const { return reinterpret_cast<std::uintptr_t>(address); }
     std::uintptr_t end() const
@@ -426,15 +401,15 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
         if (start(array.address) % array.align != 0) return cudaErrorMisalignedAddress;
     for (const Array& array : arrays)
         for (const Array& other : arrays) {
-            if (array.together && other.together && array.address == other.address) //?inplace
-                continue; //?inplace
+            if (array.together && other.together && array.address == other.address)  // [inplace]
+                continue;  // [inplace]
             if (array.output && &array != &other && overlap(array, other))
                 return cudaErrorInvalidValue;
         }
     return cudaSuccess;
 }
 
-//?workspace
+// [workspace]
 struct WorkspaceAccess {
     // Returns the memory of `zeros` if it is large enough and belongs to the stream. The id of a
     // stream must not be queried while it is captured.
@@ -456,7 +431,7 @@ struct WorkspaceAccess {
     }
 };
 
-//?
+// [end]
 static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
 {
     const bool empty = ${empty};
@@ -465,7 +440,7 @@ static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t strea
 ${checks}    matrix.x_start = start(given.${first});
     matrix.y_start = start(given.${last});
     int index = -1;
-    void* workspace = nullptr; //?workspace
+    void* workspace = nullptr;  // [workspace]
     Plan plan;
     {
         CurrentDevice current;
@@ -479,45 +454,45 @@ ${checks}    matrix.x_start = start(given.${first});
 ${arrays}
         };
         if (const cudaError_t error = check_arrays(arrays)) return error;
-//?limits
+// [limits]
         if (!device.ready[index])
             if (const cudaError_t error = set_attributes(device, index, plan)) return error;
-//?
-//?cooperative
+// [end]
+// [cooperative]
         if (plan.cooperative)
             if (const cudaError_t error = check_co_residency(device, index, plan)) return error;
-//?
-//?workspace
+// [end]
+// [workspace]
         if (plan.workspace > 0)
             if (const cudaError_t error =
                     WorkspaceAccess::get(zeros, plan, current.number, stream, &workspace))
                 return error;
-//?
+// [end]
     }
 
-//?attributes
+// [attributes]
     cudaLaunchAttribute attributes[2] = {};
     unsigned count = 0;
-//?
-//?programmatic
+// [end]
+// [programmatic]
     if (plan.programmatic) {
         attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     }
-//?
-//?cooperative
+// [end]
+// [cooperative]
     if (plan.cooperative) {
         attributes[count].id = cudaLaunchAttributeCooperative;
         attributes[count++].val.cooperative = 1;
     }
-//?
+// [end]
     cudaLaunchConfig_t config = {};  // the kernel itself declares its cluster size
     config.gridDim = dim3(static_cast<unsigned>(plan.grid));
     config.blockDim = dim3(static_cast<unsigned>(plan.block));
     config.dynamicSmemBytes = static_cast<size_t>(plan.shared);
     config.stream = stream;
-    config.attrs = attributes; //?attributes
-    config.numAttrs = count; //?attributes
+    config.attrs = attributes;  // [attributes]
+    config.numAttrs = count;  // [attributes]
 ${taken}
     return cudaLaunchKernelExC(&config, functions[index], ${list});
 }

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import importlib.util
 import os
-import struct
+import struct  # [best]
 import sys
 import tempfile
 import threading
@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .planning import Gpu, Plan, Refused, kernel, plan
+from .planning import Gpu, Plan, Refused, kernel
+from .ranking import plan
 
 COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has not used the GPU yet
@@ -25,7 +26,7 @@ NO_HEADERS = (
     "package nvidia-cuda-runtime (for CUDA 12 nvidia-cuda-runtime-cu12), or set CUDA_HOME to a "
     "toolkit"
 )
-PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle for the streams of all threads
+PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle for all threads  # [workspace]
 
 # Takes the addresses of a kernel's first two arrays, a stream, and further arguments by position.
 Launch = Callable[..., None]
@@ -35,17 +36,20 @@ class CudaError(RuntimeError):
     """An error of the CUDA driver or of NVRTC."""
 
 
+# [cooperative]
 class _Attribute(ctypes.Structure):  # CUlaunchAttribute
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]
 
 
+# [end]
 class _Config(ctypes.Structure):  # CUlaunchConfig
     _fields_ = [
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
         ("shared_mem", ctypes.c_uint),
         ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attributes", ctypes.POINTER(_Attribute)),  # [cooperative]
+        ("attributes", ctypes.c_void_p),  # [not cooperative]
         ("attribute_count", ctypes.c_uint),
     ]
 
@@ -108,8 +112,8 @@ class Device:
         self.gpu = Gpu(10 * major + minor, sms, l2)
         self._launches: dict[tuple, Launch | Refused] = {}
         self._functions: dict[tuple, ctypes.c_void_p] = {}
-        self._shared: dict[tuple, int] = {}  # bytes of dynamic shared memory that are allowed
-        self._streams: dict[object, _Stream] = {}  # by handle
+        self._shared: dict[tuple, int] = {}  # allowed bytes of dynamic shared memory  # [shared]
+        self._streams: dict[object, _Stream] = {}  # by handle  # [workspace]
         self._lock = threading.RLock()
 
     def launch(
@@ -119,27 +123,34 @@ class Device:
         dtype: str,
         strides: tuple[int, int] | None = None,
         starts: tuple[int, int] = (0, 0),
-        graph_workspace: Callable[[int], tuple[int, object]] | None = None,
-        operation: str = "softmax",
-        inner: int = 1,
-        features: tuple[tuple[str, int], ...] = (),
-        given: tuple[str, ...] = (),
+        graph_workspace: Callable[[int], tuple[int, object]] | None = None,  # [workspace]
+        operation: str = "softmax",  # [best]
+        inner: int = 1,  # [best]
+        features: tuple[tuple[str, int], ...] = (),  # [best]
+        given: tuple[str, ...] = (),  # [best]
     ) -> Launch:
-        """Return the launch of an operation, as described for `plan`; it is kept.
+        """Return the launch for a matrix, as described for `plan`; it is kept.
 
         `starts` are the addresses of x and y modulo 16 bytes. A launch takes the addresses of the
-        kernel's first two arrays, a stream, and the parameters named in `given`, floating-point
-        ones as `float`; all other parameters are 0, null pointers if they are arrays.
+        kernel's first two arrays and a stream.
+        # [best]
+        It also takes the parameters named in `given`, floating-point ones as `float`; all other
+        parameters are 0, null pointers if they are arrays.
+        # [end]
+        # [workspace]
         `graph_workspace` allocates zeroed bytes for the graph being captured, which must be zero at
         each replay, and returns their address and owner.
+        # [end]
 
         Raises `Refused` if no kernel accepts the matrix, and `CudaError`.
         """
-        key = rows, cols, dtype, strides, starts, operation, inner, features, given
+        key = rows, cols, dtype, strides, starts  # [not best]
+        key = rows, cols, dtype, strides, starts, operation, inner, features, given  # [best]
         launch = self._launches.get(key)
         if launch is None:
             try:
-                launch = self._new_launch(*key, graph_workspace)
+                launch = self._new_launch(*key)  # [not workspace]
+                launch = self._new_launch(graph_workspace, *key)  # [workspace]
             except Refused as error:
                 launch = error
             if len(self._launches) >= MAX_LAUNCHES:  # the shapes keep changing
@@ -150,24 +161,49 @@ class Device:
         return launch
 
     def _new_launch(
-        self, rows, cols, dtype, strides, starts, operation, inner, features, given, graph_workspace
+        self,
+        graph_workspace,  # [workspace]
+        rows,
+        cols,
+        dtype,
+        strides,
+        starts,
+        operation,  # [best]
+        inner,  # [best]
+        features,  # [best]
+        given,  # [best]
     ) -> Launch:
         place = starts == (0, 0), starts[0] == starts[1]
         x_stride, y_stride = strides or (cols, cols)
-        problem = rows, cols, dtype, x_stride, y_stride, *place, self.gpu, operation
-        found = plan(*problem, dict(features), inner)
+        problem = rows, cols, dtype, x_stride, y_stride, *place, self.gpu
+        found = plan(*problem)  # [not best]
+        found = plan(*problem, operation, dict(features), inner)  # [best]
         known = {"rows": rows, "cols": cols, "x_stride": x_stride, "y_stride": y_stride}
-        known |= {"outer": rows // inner, "dim": cols, "inner": inner}
-        others, size = kernel(found.kernel).parameters[2:], found.workspace
-        given = (*given, "workspace") if size else given
+        known |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
+        others = kernel(found.kernel).parameters[2:]
+        # [best]
         if unknown := [name for name in given if name not in others]:
             raise Refused(f"{found.kernel} has no parameter {unknown[0]}")
+        # [end]
         numbers = [known.get(name, 0) for name in others]
-        places = [2 + others.index(name) for name in given]
-        launch = _launcher(self._function(found), found, numbers, places, self.context)
-        if not size:
-            return launch
+        # [given]
+        places = [2 + others.index(name) for name in given]  # [best]
+        places = []  # [not best]
+        places += [2 + others.index("workspace")] if found.workspace else []  # [workspace]
+        # [end]
+        layout = self._function(found), found, numbers, self.context
+        launch = _launcher(*layout)  # [not given]
+        # [given]
+        launch = _launcher(*layout, places)
+        # [end]
+        # [workspace]
+        if size := found.workspace:
+            launch = self._with_workspace(launch, size, graph_workspace)
+        # [end]
+        return launch
 
+    # [workspace]
+    def _with_workspace(self, launch: Launch, size: int, graph_workspace: Callable) -> Launch:
         def with_workspace(x: int, y: int, stream: int, *values: int | float) -> None:
             address, owner = self._workspace(stream, size), None
             if address is None:
@@ -177,6 +213,7 @@ class Device:
 
         return with_workspace
 
+    # [end]
     def _function(self, found: Plan) -> ctypes.c_void_p:
         """Return the compiled kernel with the attributes that its launch requires."""
         key = found.kernel, found.options
@@ -189,16 +226,21 @@ class Device:
                     _call("cuModuleLoadData", ctypes.byref(module), image)
                     name = code.function.encode()
                     _call("cuModuleGetFunction", ctypes.byref(function), module, name)
+                    # [large_clusters]
                     if found.cluster > 8:  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
                         _call("cuFuncSetAttribute", function, 14, 1)
+                    # [end]
                 self._functions[key] = function
             function = self._functions[key]
+            # [shared]
             if found.shared_mem > self._shared.get(key, 0):
                 with _Context(self.context):  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     _call("cuFuncSetAttribute", function, 8, found.shared_mem)
                 self._shared[key] = found.shared_mem
+            # [end]
             return function
 
+    # [workspace]
     def _workspace(self, handle: int, size: int) -> int | None:
         """Return the address of a stream's workspace, which is zero before and after each launch;
         None while the stream is captured.
@@ -246,6 +288,8 @@ class Device:
             _call("cuMemsetD8Async", address, *fill)
         return address.value
 
+    # [end]
+
 
 @functools.cache
 def device(index: int) -> Device:
@@ -253,6 +297,7 @@ def device(index: int) -> Device:
     return Device(index)
 
 
+# [workspace]
 class _Stream:
     """A stream with its workspaces, shared by the threads that launch on it. The driver's answers
     are written to `captured` and `id`."""
@@ -275,6 +320,7 @@ class _Workspaces(NamedTuple):
     addresses: tuple[int, ...]
 
 
+# [end]
 class _Context:
     """Make a GPU's context current and allow allocation while a stream is captured."""
 
@@ -297,9 +343,16 @@ def _attribute(device: ctypes.c_int, number: int) -> int:
 
 
 def _launcher(
-    function: ctypes.c_void_p, found: Plan, numbers: list[int], places: list[int], context
+    function: ctypes.c_void_p,
+    found: Plan,
+    numbers: list[int],
+    context: ctypes.c_void_p,
+    places: list[int],  # [given]
 ) -> Launch:
-    """Return a function of the first two parameters, the stream, and the parameters at `places`.
+    """Return a function of the first two parameters and the stream.
+    # [given]
+    It also takes the parameters at `places`.
+    # [end]
     The rest of the launch is laid out once per thread that launches at the same time."""
     enqueue, unused = _driver().cuLaunchKernelEx, []
 
@@ -308,12 +361,19 @@ def _launcher(
         first = ctypes.addressof(values)
         pointers = (ctypes.c_void_p * len(values))(*(first + 8 * i for i in range(len(values))))
         config = _Config((found.grid, 1, 1), (found.block, 1, 1), found.shared_mem)
-        attributes = (_Attribute * 1)(_Attribute(2))  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-        attributes[0].value[0] = 1
-        config.attributes, config.attribute_count = attributes, int(found.cooperative)
+        # [cooperative]
+        attribute = _Attribute(2)  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        attribute.value[0] = 1
+        config.attributes, config.attribute_count = ctypes.pointer(attribute), found.cooperative
+        # [end]
         return values, config, ctypes.byref(config), pointers
 
-    def launch(x: int, y: int, stream: int, *others: int | float) -> None:
+    def launch(
+        x: int,
+        y: int,
+        stream: int,
+        *others: int | float,  # [given]
+    ) -> None:
         try:
             layout = unused.pop()
         except IndexError:
@@ -321,10 +381,13 @@ def _launcher(
         values, config, where, pointers = layout
         values[0] = x
         values[1] = y
+        # [given]
         if places:
             for number, place in enumerate(places):  # faster than a strict zip
                 value = others[number]
-                values[place] = _bits(value) if isinstance(value, float) else value
+                values[place] = value  # [not best]
+                values[place] = _bits(value) if isinstance(value, float) else value  # [best]
+        # [end]
         config.stream = stream
         status = enqueue(where, function, pointers, None)
         if status == INVALID_CONTEXT:
@@ -337,11 +400,13 @@ def _launcher(
     return launch
 
 
+# [best]
 def _bits(value: float) -> int:
     """Return the bits of a number as a C float."""
     return int.from_bytes(struct.pack("<f", value), "little")
 
 
+# [end]
 # ---- compiling ----------------------------------------------------------------------------------
 
 

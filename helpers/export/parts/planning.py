@@ -1,12 +1,11 @@
-"""Choose the kernel for a matrix, and plan how it is compiled and launched."""
+"""Plan how a kernel is compiled and launched for a matrix."""
 
 from __future__ import annotations
 
 import functools
 import operator
 import re
-from collections.abc import Iterator, Mapping
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import NamedTuple
 
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -48,38 +47,25 @@ class Plan(NamedTuple):
     workspace: int  # bytes of zeroed global memory
     cooperative: bool  # whether all blocks must be co-resident
     cluster: int  # blocks per cluster
-    reason: str  # why this kernel was chosen
+    reason: str  # why this kernel was chosen  # [best]
 
 
 class Refused(ValueError):
     """Why a kernel, or every kernel, does not accept a matrix."""
 
 
-def plan(
+def _problem(
     rows: int,
     cols: int,
-    dtype: str = "float32",
-    x_stride: int | None = None,
-    y_stride: int | None = None,
-    aligned: bool = True,
-    alike: bool = True,
-    gpu: Gpu | None = None,
-    operation: str = "softmax",
-    features: Mapping[str, int] = MappingProxyType({}),
-    inner: int = 1,
-) -> Plan:
-    """Return the first kernel of the ranking that accepts a matrix of rows x cols, with its launch.
-
-    x_stride and y_stride are the row strides in elements, by default cols. `aligned` says whether x
-    and y start at multiples of 16 bytes, `alike` whether their addresses are equal modulo 16 bytes.
-    `gpu` is by default the one that the plans were tuned on. `operation` is "softmax" or a key of
-    `OPERATIONS`; `features` are its options, such as {"MASK": 2, "LOG": 1} for a causal
-    log-softmax. "scaled_softmax" is softmax by a kernel that takes a scale. Along an axis other
-    than the last, neighbouring elements are `inner` elements apart and rows is outer * inner.
-
-    Raises `Refused`, a `ValueError`, if no kernel accepts the matrix, and `TypeError` for sizes
-    that are not integers.
-    """
+    dtype: str,
+    x_stride: int | None,
+    y_stride: int | None,
+    aligned: bool,
+    alike: bool,
+    gpu: Gpu | None,
+    inner: int = 1,  # [best]
+) -> dict[str, int]:
+    """Return the names that rules may read. Raises `Refused` for sizes that no kernel accepts."""
     gpu = TUNED_ON if gpu is None else gpu
     if dtype not in SIZES:
         raise Refused(f"dtype must be one of {', '.join(SIZES)}, got {dtype}")
@@ -92,76 +78,24 @@ def plan(
             f"x_stride and y_stride must be at least cols = {cols} and address at most 2**57 bytes "
             f"for {rows} rows, got {strides[0]} and {strides[1]}"
         )
-    if operation == "softmax" and inner != 1:
-        operation = "softmax_any_axis"
-    if operation == "softmax_any_axis" and inner == 1 and not any(features.values()):
-        operation = "softmax"
+    # [best]
     if inner < 1 or rows % inner:
         raise Refused(f"rows must be a multiple of inner = {inner}, got {rows}")
+    # [end]
     m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
     m |= {"x_stride": strides[0], "y_stride": strides[1]}
-    m |= {"outer": rows // inner, "dim": cols, "inner": inner}
+    m |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
     m |= {"isAligned": aligned and alike, "isAlike": alike}
     m["isContiguous"] = rows == 1 or strides == [cols, cols]
-    packs = aligned and alike and m["isContiguous"] and m["row"] % 16 == 0
-    candidates = RANKING
-    if operation != "softmax" or any(features.values()):
-        kernels = OPERATIONS.get(operation.removeprefix("scaled_"), ())
-        candidates = [(name, "1", operation) for name in kernels]
-        if not kernels:
-            known = ", ".join(OPERATIONS) or "softmax"
-            raise Refused(f"operation must be one of {known}, got {operation}")
-    reasons = []
-    for name, condition, reason in candidates:
-        file, given = _trial(name)
-        try:
-            given = given | _features(kernel(file), features)
-            table = _table(kernel(file), m, given, dtype)
-        except Refused as error:
-            reasons.append(f"{name}: {error}")
-            continue
-        if eval(_compiled(condition), FUNCTIONS, {**table, "packs": packs, "alike": alike}):
-            as_timed = gpu == TUNED_ON and aligned and alike and m["isContiguous"]
-            for trial in _tuned(name, m, packs) if as_timed else ():
-                other, given = _trial(trial)
-                try:
-                    table = _table(kernel(other), m, given, dtype)
-                except Refused:
-                    continue
-                file, reason = other, "tuned for such a shape"
-                break
-            return _plan(file, table, dtype, reason)
-    raise Refused("; ".join(dict.fromkeys(reasons)) or "no kernel is meant for this matrix")
-
-
-@functools.cache
-def _trial(name: str) -> tuple[str, dict[str, int]]:
-    """Return a file and the values that replace those of its rules: "08_cluster-THREADS192"."""
-    file, *values = name.split("-")
-    pairs = (re.fullmatch(r"(\D+)(\d+)", value).groups() for value in values)
-    return file, {name: int(value) for name, value in pairs}
-
-
-def _tuned(name: str, m: dict, packs: bool) -> Iterator[str]:
-    """Yield what was found to be faster than a kernel's own plan."""
-    for trial, *ranges in TUNED.get((name, m["size"], packs), ()):
-        for cols, last_cols, rows, last_rows in ranges:
-            if cols <= m["cols"] <= last_cols and rows <= m["rows"] <= last_rows:
-                yield trial
-
-
-def _features(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:
-    """Return the values of a kernel's rules for features. Raises `Refused` if it lacks one."""
-    built = FEATURES.intersection(kernel.rules)
-    if other := [name for name, value in features.items() if value and name not in built]:
-        raise Refused(f"does not support {other[0]} = {features[other[0]]}")
-    return {name: value for name, value in features.items() if name in built}
+    return m
 
 
 def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:
     """Return the values of a kernel's rules. Raises `Refused` if it rejects the matrix."""
+    # [best]
     if m["inner"] != 1 and "inner" not in kernel.parameters:
         raise Refused("requires inner = 1")
+    # [end]
     if dtype not in kernel.dtypes:
         raise Refused(f"requires {' or '.join(kernel.dtypes)}")
     if m["capability"] < kernel.arch:
@@ -183,21 +117,27 @@ def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:
     most = SHARED_KB[max(known for known in SHARED_KB if known <= m["capability"])] * 1024
     if not 0 <= table["shared_mem"] <= most:
         raise Refused(f"requires {table['shared_mem']} bytes of shared memory; a block has {most}")
+    # [late]
     if table.get("LATE") == 0 and not m["isAlike"]:
         raise Refused("requires x and y with equal addresses modulo 16 bytes")
+    # [end]
+    # [clusters]
     if m["capability"] < 90 and (table.get("CLUSTER", 1) > 1 or table.get("PROGRAMMATIC")):
         raise Refused("clusters and programmatic launches require sm_90")
+    # [end]
     return table
 
 
-def _plan(file: str, table: dict, dtype: str, reason: str) -> Plan:
+def _plan(file: str, table: dict, dtype: str) -> Plan:
     found = kernel(file)
     options = [f"-D{macro}={table[macro]}" for macro in found.macros]
     if dtype != found.dtypes[0]:
         options.append(DTYPE_OPTIONS[dtype])
     launch = (table[key] for key in ("grid", "block", "shared_mem", "workspace"))
-    cluster, reason = table.get("CLUSTER", 1), reason.format(**table)
-    return Plan(file, tuple(options), *launch, found.cooperative, cluster, reason)
+    return Plan(
+        *(file, tuple(options), *launch, found.cooperative, table.get("CLUSTER", 1)),
+        table["reason"].format(**table),  # [best]
+    )
 
 
 # ---- headers of kernels -------------------------------------------------------------------------
@@ -212,8 +152,10 @@ def kernel(file: str) -> Kernel:
     keys = {key: " ".join(value.replace("//", "").split()) for key, value in fields}
     build = re.split(r"(\w+) += ", keys.get("Build", ""))[1:]
     rules = dict(zip(build[::2], build[1::2], strict=True))
+    # [late]
     if "LATE" in rules:
         rules["LATE"] = f"1 when isAlike == 0 | {rules['LATE']}"
+    # [end]
     form = r"block = (.+?)(?:, block .+)?, grid = (.+?)(, cooperative)?"
     launch = re.fullmatch(form, keys["Launch"])
     columns = f"({keys['Columns']}) && ({keys.get('Features', '1')})"
@@ -279,11 +221,4 @@ FUNCTIONS = {  # all that a rule can call
 
 TUNED_ON = Gpu(0, 0, 0)
 SHARED_KB: dict[int, int] = {}
-FEATURES: frozenset[str] = frozenset()
-# (kernel, condition, reason), best first
-RANKING: tuple[tuple[str, str, str], ...] = ()
-# (kernel, bytes of an element, whether rows are whole packs): (faster kernel, ranges of cols and
-# rows)
-TUNED: dict[tuple[str, int, bool], tuple[tuple, ...]] = {}
-OPERATIONS: dict[str, tuple[str, ...]] = {}  # kernels, best first
 SOURCES: dict[str, str] = {}  # texts of kernels, and of the files that they include

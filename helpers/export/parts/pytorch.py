@@ -23,23 +23,40 @@ MAX_CALLS = 4096  # calls kept, one per shape and layout
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return torch.softmax(x, dim), computed by the kernels of this file if they support x.
 
+    # [best]
     They support any dimension of a CUDA tensor of float32, float16 or bfloat16. Along the last
     dimension rows may be strided, unaligned and of any length. A tensor with other strides, or one
     that is not contiguous along another dimension, is copied first, as PyTorch does. PyTorch itself
     computes everything else: other dtypes and devices, tensors without dimensions, nested tensors,
     and tensors of classes derived from torch.Tensor.
+    # [end]
+    # [not best]
+    `plan` says which rows of the last dimension of a CUDA tensor the kernel supports. A tensor
+    whose rows have no common stride is copied first. PyTorch itself computes everything else: other
+    rows, dimensions, dtypes and devices, nested tensors, and tensors of classes derived from
+    torch.Tensor.
+    # [end]
 
     Runs on the current stream, in CUDA graphs, and under torch.compile(fullgraph=True), where it is
     a custom operator, `OPERATORS` in torch.ops; a program that is saved with it needs this very
-    file. The gradient is computed by a kernel along the last dimension if rows consist of whole
-    packs of 16 bytes, and by PyTorch otherwise; there is no second derivative. A kernel is compiled
-    when it is first needed and then kept on disk. Raises what torch.softmax raises, and
-    `CudaError`.
+    file.
+    # [best]
+    The gradient is computed by a kernel along the last dimension if rows consist of whole packs of
+    16 bytes, and by PyTorch otherwise; there is no second derivative.
+    # [end]
+    # [not best]
+    The gradient is computed by PyTorch.
+    # [end]
+    A kernel is compiled when it is first needed and then kept on disk. Raises what torch.softmax
+    raises, and `CudaError`.
     """
-    return _softmax(x, dim, False)
+    return _softmax(x, dim, torch.softmax)
 
 
-def _softmax(x: Tensor, dim: int, log: bool) -> Tensor:
+Softmax = Callable[[Tensor, int], Tensor]  # PyTorch's function, which also names the operator
+
+
+def _softmax(x: Tensor, dim: int, own: Softmax) -> Tensor:
     if (  # PyTorch must see the operation: something records or transforms what is done with x
         _compiling()
         or type(x) is not Tensor
@@ -52,21 +69,17 @@ def _softmax(x: Tensor, dim: int, log: bool) -> Tensor:
         or (x.requires_grad and torch.is_grad_enabled())
         or x.is_neg()
     ):
-        return _as_operator(x, dim, log)
-    return _eager(x, dim, log)
+        return _as_operator(x, dim, own)
+    return _eager(x, dim, own)
 
 
-def _as_operator(x: Tensor, dim: int, log: bool) -> Tensor:
+def _as_operator(x: Tensor, dim: int, own: Softmax) -> Tensor:
     """Return softmax through PyTorch's dispatcher, which informs modes, compilers and autograd."""
     if not (_supported(x) and -x.dim() <= dim < x.dim()):
-        return _builtin(log)(x, dim)
+        return own(x, dim)
     if _autocast("cuda"):
         x = x.float()  # as torch.softmax does there
-    return _operator("log_softmax" if log else "softmax")(x, dim)
-
-
-def _builtin(log: bool) -> Callable[[Tensor, int], Tensor]:
-    return torch.log_softmax if log else torch.softmax
+    return _operator(own.__name__)(x, dim)
 
 
 def _operator(name: str) -> Callable:
@@ -101,51 +114,39 @@ Call = Callable[[Tensor, int], Tensor]  # takes a tensor and its address
 _calls: dict[tuple, Call] = {}
 
 
-def _eager(x: Tensor, dim: int, log: bool) -> Tensor:
+def _eager(x: Tensor, dim: int, own: Softmax) -> Tensor:
     try:
         address = x.data_ptr()
-        key = x.shape, x.is_contiguous() or x.stride(), x.dtype, x.device, address & 15, dim, log
+        key = x.shape, x.is_contiguous() or x.stride(), x.dtype, x.device, address & 15, dim, own
     except RuntimeError:  # nested, sparse, or in another library's layout
-        return _builtin(log)(x, dim)
-    return (_calls.get(key) or _new_call(key, x, dim, log))(x, address)
+        return own(x, dim)
+    return (_calls.get(key) or _new_call(key, x, dim, own))(x, address)
 
 
-def _new_call(key: tuple, x: Tensor, dim: int, log: bool) -> Call:
+def _new_call(key: tuple, x: Tensor, dim: int, own: Softmax) -> Call:
     """Return the function that computes softmax of tensors like x, and keep it."""
-    call = _call_for(x, dim, log)
+    call = _call_for(x, dim, own)
     if len(_calls) >= MAX_CALLS:  # the shapes keep changing
         _calls.clear()
     _calls[key] = call
     return call
 
 
-def _call_for(x: Tensor, dim: int, log: bool) -> Call:
-    builtin = _builtin(log)
+def _call_for(x: Tensor, dim: int, own: Softmax) -> Call:
     if not (x.is_cuda and x.dtype in DTYPES and -x.dim() <= dim < x.dim()):
-        return lambda x, address: builtin(x, dim)
+        return lambda x, address: own(x, dim)
     if x.numel() == 0:
         return lambda x, address: _like(x)
-    index, cols, inner = x.device.index, x.shape[dim], prod(x.shape[dim:][1:])
-    matrix = x.numel() // cols, cols, DTYPES[x.dtype]
+    index = x.device.index
     with torch.cuda.device(index):
-        y, others = _like(x), ()
+        y = _like(x)
         try:
-            if log:
-                others = (1.0,)
-                options = {"features": (("LOG", 1),), "given": ("scale",)}
-                launch = device(index).launch(*matrix, inner=inner, **options)
-            elif inner > 1:
-                launch = device(index).launch(*matrix, inner=inner)
-            else:
-                stride = row_stride(x.shape, x.stride()) if x.shape[-1] == cols else None
-                stride = cols if x.is_contiguous() else stride
-                strides = stride or cols, cols
-                starts = x.data_ptr() & 15, y.data_ptr() & 15
-                launch = device(index).launch(*matrix, strides, starts, _graph_workspace)
-        except Refused:  # too many rows, an old GPU, or a logarithm of short rows
-            return lambda x, address: builtin(x, dim)
-    if not _is_packed(x) if log or inner > 1 else stride is None:
-        return lambda x, address: _eager(_packed(x), dim, log)
+            launch, as_it_is = _launch_rows(x, y, dim)  # [not best]
+            launch, as_it_is, others = _launch_like(x, y, dim, own)  # [best]
+        except Refused:
+            return lambda x, address: own(x, dim)
+    if not as_it_is:
+        return lambda x, address: _eager(_packed(x), dim, own)
     start_of_y, like = y.data_ptr() & 15, (tuple(y.shape), y.stride(), y.dtype)
     current_stream, empty = torch._C._cuda_getCurrentRawStream, _empty
     current_device, several = torch._C._cuda_getDevice, torch.cuda.device_count() > 1
@@ -160,12 +161,49 @@ def _call_for(x: Tensor, dim: int, log: bool) -> Call:
             raise RuntimeError(
                 f"the allocator's memory at {address:#x} has another alignment than before"
             )
-        launch(start, address, current_stream(index), *others)
+        launch(start, address, current_stream(index))  # [not best]
+        launch(start, address, current_stream(index), *others)  # [best]
         return y
 
     return call
 
 
+def _launch_rows(x: Tensor, y: Tensor, dim: int) -> tuple[Launch, bool]:
+    """Return the launch for the rows of tensors like x and y, and whether a kernel can read x as it
+    is. Raises `Refused`."""
+    cols = x.shape[dim]
+    if prod(x.shape[dim:]) != cols:
+        raise Refused("it takes rows of the last dimension")
+    stride = row_stride(x.shape, x.stride()) if x.shape[-1] == cols else None
+    stride = cols if x.is_contiguous() else stride
+    launch = device(x.device.index).launch(
+        *(x.numel() // cols, cols, DTYPES[x.dtype], (stride or cols, cols)),
+        (x.data_ptr() & 15, y.data_ptr() & 15),
+        _graph_workspace,  # [workspace]
+    )
+    return launch, stride is not None
+
+
+# [best]
+def _launch_like(x: Tensor, y: Tensor, dim: int, own: Softmax) -> tuple[Launch, bool, tuple]:
+    """Return what `_launch_rows` returns, for any dimension and the logarithm, and the numbers that
+    the kernel takes. Raises `Refused`."""
+    if own is torch.log_softmax:
+        return _launch(x, "softmax", dim, {"LOG": 1}, "scale"), _is_packed(x), (1.0,)
+    if prod(x.shape[dim:]) != x.shape[dim]:
+        return _launch(x, "softmax", dim, {}, ""), _is_packed(x), ()
+    return *_launch_rows(x, y, dim), ()
+
+
+def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:
+    """Return the launch of an operation on rows like those of x. Raises `Refused`."""
+    cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
+    matrix = x.numel() // cols, cols, DTYPES[x.dtype]
+    options = {"features": tuple(features.items()), "given": tuple(given.split())}
+    return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
+
+
+# [end]
 def _like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -180,12 +218,14 @@ def _packed(x: Tensor) -> Tensor:
     return x if _is_packed(x) else x.clone(memory_format=torch.contiguous_format)
 
 
+# [workspace]
 def _graph_workspace(size: int) -> tuple[int, Tensor]:
     """Allocate bytes from the memory of the graph being captured, cleared at each replay."""
     zeros = torch.zeros(size, dtype=torch.uint8, device="cuda")
     return zeros.data_ptr(), zeros
 
 
+# [end]
 # Called every time: C functions, so cheap. They are not part of PyTorch's public interface; if one
 # is missing, every call goes through the operator, which needs none of them.
 _compiling = torch.compiler.is_dynamo_compiling
@@ -212,7 +252,7 @@ except AttributeError:
         return torch.empty_strided(shape, stride, dtype=dtype, device="cuda")
 
 
-# ---- operators: softmax and its gradient ---------------------------------------------------------
+# ---- operators -----------------------------------------------------------------------------------
 
 _library = torch.library.Library(OPERATORS, "FRAGMENT")
 
@@ -231,20 +271,8 @@ def _register(
         torch.library.register_autograd(name, gradient, setup_context=keep, lib=_library)
 
 
-def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:
-    """Return the launch of an operation on rows like those of x. Raises `Refused`."""
-    cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
-    matrix = x.numel() // cols, cols, DTYPES[x.dtype]
-    options = {"features": tuple(features.items()), "given": tuple(given.split())}
-    return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
-
-
-def _stream(x: Tensor) -> int:
-    return torch._C._cuda_getCurrentRawStream(x.device.index)
-
-
 def _run_softmax(x: Tensor, dim: int) -> Tensor:
-    return _eager(x, dim, False)
+    return _eager(x, dim, torch.softmax)
 
 
 def _fake_softmax(x: Tensor, dim: int) -> Tensor:
@@ -259,82 +287,14 @@ def _keep_softmax(ctx, inputs: tuple, output: Tensor) -> None:
     ctx.dim = inputs[1]
 
 
+# [not best]
 def _softmax_gradient(ctx, dy: Tensor) -> tuple:
     (y,) = ctx.saved_tensors
-    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, *[False] * 3, 0.0, None), None
-
-
-def _run_backward(
-    y: Tensor, dy: Tensor, dim: int, scale: float, log: bool, from_x: bool, wide: bool, p, seed
-) -> Tensor:
-    """Return the gradient with respect to x, given y = softmax(scale * x), or its logarithm, and
-    dy. With `from_x`, y is the argument of softmax; with `wide`, x has 16 bits although y has not;
-    elements were dropped with probability p."""
-    y, dy = _packed(y), _packed(dy)
-    if y.numel() == 0:
-        return _like(y)
-    drops = p > 0 and _drops(y, "float16" if wide else DTYPES[y.dtype], wide)
-    features = {"LOG": int(log), "FROM_X": int(from_x), "DROPOUT": int(drops)}
-    if p and not drops:
-        dy = _dropped(dy, p, seed)
-    given = "dx scale p seed" if drops else "dx scale"
-    try:
-        launch = _launch(y, "softmax_backward", dim, features, given)
-    except Refused:  # another dimension, or rows that are not whole packs or too long
-        if drops:
-            raise
-        y = torch.softmax(y, dim) if from_x else y
-        builtin = torch._log_softmax_backward_data if log else torch._softmax_backward_data
-        dx = builtin(dy, y, dim, y.dtype)
-        return dx if scale == 1 else dx * scale
-    with torch.cuda.device(y.device):
-        dx = _like(y)
-        addresses = y.data_ptr(), dy.data_ptr(), _stream(y), dx.data_ptr()
-        launch(*addresses, scale, *((p, int(seed)) if drops else ()))
-    return dx
-
-
-def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
-    """Return whether kernels support dropout for rows like those of x in both the forward and the
-    backward pass; `dtype` is that of the argument of softmax."""
-    cols, on = x.shape[-1], device(x.device.index)
-    matrix, back = (x.numel() // cols, cols), "float32" if wide else dtype
-    try:
-        on.launch(*matrix, dtype, features=(("DROPOUT", 1), ("WIDE", int(wide))))
-        on.launch(*matrix, back, operation="softmax_backward", features=(("DROPOUT", 1),))
-    except Refused:
-        return False
-    return True
-
-
-def _dropped(y: Tensor, p: float, seed: Tensor) -> Tensor:
-    """Return y after dropout by PyTorch, the same for the same seed and shape."""
-    generator = torch.Generator(y.device).manual_seed(int(seed))
-    kept = torch.rand(y.shape, generator=generator, device=y.device, dtype=torch.float32) >= p
-    return y * kept / (1 - p)
-
-
-def _fake_backward(y: Tensor, dy: Tensor, *_) -> Tensor:
-    return _like(y)
-
-
-def _keep_nothing(ctx, inputs: tuple, output: Tensor) -> None:
-    pass
-
-
-def _no_second_derivative(ctx, *_) -> None:
-    raise NotImplementedError(
-        f"{NAME} has no second derivative, because its gradients are kernels; torch.softmax and "
-        "torch.nn.functional.cross_entropy have one"
-    )
+    return torch._softmax_backward_data(dy, y, ctx.dim, y.dtype), None
 
 
 _register(
     "softmax(Tensor x, int dim) -> Tensor",
     *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
 )
-_register(
-    "softmax_backward(Tensor y, Tensor dy, int dim, float scale, bool log, bool from_x, "
-    "bool wide, float p, Tensor? seed) -> Tensor",
-    *(_run_backward, _fake_backward, _keep_nothing, _no_second_derivative),
-)
+# [end]

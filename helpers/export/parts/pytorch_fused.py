@@ -7,26 +7,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from .broadcasting import broadcasts, rows_of
+from .launching import device
 from .planning import Refused
 from .pytorch import (
     DTYPES,
     NAME,
     _autocast,
-    _builtin,
-    _dropped,
-    _drops,
     _eager,
     _fake_softmax,
-    _keep_nothing,
     _keep_softmax,
     _launch,
     _like,
-    _no_second_derivative,
     _operator,
     _packed,
     _register,
+    _run_softmax,
     _softmax,
-    _stream,
     _supported,
 )
 
@@ -36,7 +32,7 @@ def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
     1 KB or more and consists of whole packs of 16 bytes, and by PyTorch otherwise. Everything else
     is as for `softmax`.
     """
-    return _softmax(x, dim, True)
+    return _softmax(x, dim, torch.log_softmax)
 
 
 def scaled_masked_softmax(
@@ -149,7 +145,7 @@ def _composed(
     z = z if bias is None else z + bias
     z = z if mask is None else z.masked_fill(mask, -torch.inf)
     z = z.masked_fill(_causal_mask(x), -torch.inf) if causal else z
-    return _builtin(log)(z, -1, dtype)
+    return (torch.log_softmax if log else torch.softmax)(z, -1, dtype)
 
 
 def _causal_mask(x: Tensor) -> Tensor:
@@ -176,16 +172,93 @@ def _composed_loss(x: Tensor, target: Tensor, ignore, smoothing, z_loss, reducti
     return loss + more.to(loss.dtype)
 
 
-# ---- operators: logarithm and fused softmax ------------------------------------------------------
+# ---- operators: softmax, its logarithm, and their gradient ---------------------------------------
+
+
+def _stream(x: Tensor) -> int:
+    return torch._C._cuda_getCurrentRawStream(x.device.index)
+
+
+def _softmax_gradient(ctx, dy: Tensor) -> tuple:
+    (y,) = ctx.saved_tensors
+    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, *[False] * 3, 0.0, None), None
+
+
+def _run_backward(
+    y: Tensor, dy: Tensor, dim: int, scale: float, log: bool, from_x: bool, wide: bool, p, seed
+) -> Tensor:
+    """Return the gradient with respect to x, given y = softmax(scale * x), or its logarithm, and
+    dy. With `from_x`, y is the argument of softmax; with `wide`, x has 16 bits although y has not;
+    elements were dropped with probability p."""
+    y, dy = _packed(y), _packed(dy)
+    if y.numel() == 0:
+        return _like(y)
+    drops = p > 0 and _drops(y, "float16" if wide else DTYPES[y.dtype], wide)
+    features = {"LOG": int(log), "FROM_X": int(from_x), "DROPOUT": int(drops)}
+    if p and not drops:
+        dy = _dropped(dy, p, seed)
+    given = "dx scale p seed" if drops else "dx scale"
+    try:
+        launch = _launch(y, "softmax_backward", dim, features, given)
+    except Refused:  # another dimension, or rows that are not whole packs or too long
+        if drops:
+            raise
+        y = torch.softmax(y, dim) if from_x else y
+        own = torch._log_softmax_backward_data if log else torch._softmax_backward_data
+        dx = own(dy, y, dim, y.dtype)
+        return dx if scale == 1 else dx * scale
+    with torch.cuda.device(y.device):
+        dx = _like(y)
+        addresses = y.data_ptr(), dy.data_ptr(), _stream(y), dx.data_ptr()
+        launch(*addresses, scale, *((p, int(seed)) if drops else ()))
+    return dx
+
+
+def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
+    """Return whether kernels support dropout for rows like those of x in both the forward and the
+    backward pass; `dtype` is that of the argument of softmax."""
+    cols, on = x.shape[-1], device(x.device.index)
+    matrix, back = (x.numel() // cols, cols), "float32" if wide else dtype
+    try:
+        on.launch(*matrix, dtype, features=(("DROPOUT", 1), ("WIDE", int(wide))))
+        on.launch(*matrix, back, operation="softmax_backward", features=(("DROPOUT", 1),))
+    except Refused:
+        return False
+    return True
+
+
+def _dropped(y: Tensor, p: float, seed: Tensor) -> Tensor:
+    """Return y after dropout by PyTorch, the same for the same seed and shape."""
+    generator = torch.Generator(y.device).manual_seed(int(seed))
+    kept = torch.rand(y.shape, generator=generator, device=y.device, dtype=torch.float32) >= p
+    return y * kept / (1 - p)
+
+
+def _fake_backward(y: Tensor, dy: Tensor, *_) -> Tensor:
+    return _like(y)
+
+
+def _keep_nothing(ctx, inputs: tuple, output: Tensor) -> None:
+    pass
+
+
+def _no_second_derivative(ctx, *_) -> None:
+    raise NotImplementedError(
+        f"{NAME} has no second derivative, because its gradients are kernels; torch.softmax and "
+        "torch.nn.functional.cross_entropy have one"
+    )
 
 
 def _run_log_softmax(x: Tensor, dim: int) -> Tensor:
-    return _eager(x, dim, True)
+    return _eager(x, dim, torch.log_softmax)
 
 
 def _log_softmax_gradient(ctx, dy: Tensor) -> tuple:
     (y,) = ctx.saved_tensors
     return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, True, False, False, 0.0, None), None
+
+
+# ---- operators: fused softmax --------------------------------------------------------------------
 
 
 def _run_fused(
@@ -325,6 +398,15 @@ def _loss_gradient(ctx, dloss: Tensor, _) -> tuple:
     return dx, None, None, None, None
 
 
+_register(
+    "softmax(Tensor x, int dim) -> Tensor",
+    *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
+)
+_register(
+    "softmax_backward(Tensor y, Tensor dy, int dim, float scale, bool log, bool from_x, "
+    "bool wide, float p, Tensor? seed) -> Tensor",
+    *(_run_backward, _fake_backward, _keep_nothing, _no_second_derivative),
+)
 _LOSS = "int ignore_index, float smoothing, float z_loss"
 _register(
     "log_softmax(Tensor x, int dim) -> Tensor",

@@ -94,6 +94,20 @@ def test_it_computes_softmax(dtype, place) -> None:
         check_softmax(x, place.host(place.softmax(place.put(x))))
 
 
+@pytest.mark.parametrize(
+    ("step", "shape"),
+    [("07_warp", (9, 64)), ("08_cluster", (2, 3, 65536)), ("09_grid", (1, 65536))],
+)
+def test_a_file_of_one_kernel_computes_softmax(step: str, shape: tuple) -> None:
+    here, x = Here(write(export_request(step, []), "cupy")), values(*shape)
+    check_softmax(x, here.softmax(here.put(x)).host)
+    with pytest.raises(ValueError, match="takes the last axis, got axis = 0"):
+        here.softmax(here.put(values(4, 9)), 0)
+    with pytest.raises(ValueError, match="does not accept rows = 4, cols = 7"):
+        here.softmax(here.put(values(4, 7000001)))
+    assert len(here.driver.launches) == 1
+
+
 def test_rows_may_be_apart_and_start_anywhere(place) -> None:
     x = place.put(values(9, 600))[:, 3:504]
     check_softmax(place.host(x), place.host(place.softmax(x)))

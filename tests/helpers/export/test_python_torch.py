@@ -620,6 +620,24 @@ def made(torch, tmp_path) -> Callable[..., Place]:
     )
 
 
+@pytest.mark.parametrize(("step", "cols"), [("08_cluster", 65536), ("09_grid", 65536)])
+def test_a_file_of_one_kernel_has_a_gradient_too(step: str, cols: int, torch, made) -> None:
+    copy = made(f"only_{step}", step=step, changed=())
+    x = copy.values(3, cols, scale=1.0).requires_grad_()
+    y, own = copy.module.softmax(x), torch.softmax(x, -1)
+    is_softmax(copy, y.detach(), x.detach())
+    assert copy.kernels() == [step]
+    found, wanted = (torch.autograd.grad(y[:, 0].sum(), x)[0] for y in (y, own))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-9)
+    x = copy.values(2, 3, cols, scale=1.0).transpose(0, 1)
+    is_softmax(copy, copy.module.softmax(x), x)
+    assert copy.kernels() == [step]
+    short = copy.values(4, 77)
+    for other, dim in ((short, -1), (short, 0), (x.double(), -1)):
+        assert torch.equal(copy.module.softmax(other, dim), torch.softmax(other, dim))
+    assert not copy.kernels()
+
+
 def test_exports_of_one_name_live_beside_each_other(made) -> None:
     """Of what is the same one is registered; what differs has operators of its own."""
     copies = [made("beside"), made("beside", step="03_shared"), made("beside")]
