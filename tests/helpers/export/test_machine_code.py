@@ -8,12 +8,12 @@ import pytest
 from cuda.bindings import nvrtc
 
 from helpers.base.gpu import H200
+from helpers.commands.carry import machine_code
 from helpers.export import cpp
 from helpers.export.request import export_request
 from helpers.run.bound import load
 from helpers.simt import compile_cubin
 from tests.copied.compilers import compiled, needs_nvcc, nvcc
-from tests.helpers.export.machine_code import Build, Elf, differences
 
 CASES = [
     ("01_naive", 64, 1000, "float32"),
@@ -51,23 +51,26 @@ def kernels_of(text: str) -> str:
     return includes + placed(text[begin:end])
 
 
-def own(step: str, rows: int, cols: int, dtype: str) -> Build:
-    """The kernel as it is measured."""
+def measured(step: str, rows: int, cols: int, dtype: str) -> list[tuple]:
+    """The machine code of the kernel as it is measured."""
     bound = load(step).bind(rows, cols, dtype, gpu=H200)
-    return Build(bound.kernel.code, bound.options)
+    return sections(compile_cubin(bound.kernel.code, bound.options))
+
+
+def sections(cubin: bytes) -> list[tuple]:
+    """What a cubin executes, without names: code, shared memory and constants of its kernels."""
+    return sorted(machine_code(cubin).values())
 
 
 @each_case
 def test_an_export_has_the_machine_code_that_is_measured(step, rows, cols, dtype) -> None:
     """Both by NVRTC, with CuPy's options: instructions, registers, shared memory, constants."""
-    text = kernels_of(exported(step, rows, cols, dtype))
-    assert differences(own(step, rows, cols, dtype), Build(text)) == []
+    found = sections(compile_cubin(kernels_of(exported(step, rows, cols, dtype))))
+    assert found == measured(step, rows, cols, dtype)
 
 
 def instructions(cubin: bytes) -> list[bytes]:
-    """Of every kernel."""
-    elf = Elf(cubin)
-    return [elf.content(f".text.{name}") for name in sorted(elf.functions)]
+    return [content[0] for name, content in machine_code(cubin).items() if name[:6] == ".text."]
 
 
 def release() -> tuple[int, ...]:
@@ -85,6 +88,8 @@ def test_nvcc_makes_the_same_instructions_of_it(tmp_path: Path) -> None:
     (tmp_path / "three.cu").write_text("".join(exported(*case, f"of_{case[0]}") for case in cases))
     done = compiled(tmp_path, "-arch=sm_90", "-cubin", "three.cu", "-o", "three.cubin")
     assert done.returncode == 0, done.stderr
-    builds = [own(*case) for case in cases]
-    measured = [code for b in builds for code in instructions(compile_cubin(b.code, b.options))]
-    assert sorted(instructions((tmp_path / "three.cubin").read_bytes())) == sorted(measured)
+    wanted = []
+    for step, *shape in cases:
+        bound = load(step).bind(*shape, gpu=H200)
+        wanted += instructions(compile_cubin(bound.kernel.code, bound.options))
+    assert sorted(instructions((tmp_path / "three.cubin").read_bytes())) == sorted(wanted)

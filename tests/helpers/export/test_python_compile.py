@@ -6,10 +6,11 @@ from types import ModuleType
 import pytest
 from cuda.bindings import driver
 
+from helpers.commands.carry import machine_code
 from helpers.export.python import write
 from helpers.export.request import export_request
 from helpers.run.bound import load
-from tests.helpers.export.machine_code import Build, Elf, machine_code
+from helpers.simt import compile_cubin
 from tests.helpers.export.simulated_driver import Driver, loaded
 from tests.helpers.export.stand_in_cupy import stand_in
 
@@ -65,9 +66,9 @@ def test_the_machine_code_is_that_of_the_project(module: ModuleType) -> None:
 def same_code(module: ModuleType, found, capability: int) -> str:
     """The kernel of a plan, whose machine code is held against the project's."""
     kernel = module.kernel(found.kernel)
-    made = Elf(module.machine_code(kernel.text, found.options, capability))
-    ours = machine_code(Build(load(found.kernel).code, found.options), f"sm_{capability}")
-    assert made.content(f".text.{kernel.function}") == ours[kernel.function].instructions
+    made = module.machine_code(kernel.text, found.options, capability)
+    ours = compile_cubin(load(found.kernel).code, found.options, f"sm_{capability}")
+    assert machine_code(made) == machine_code(ours)
     return found.kernel
 
 
