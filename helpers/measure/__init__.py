@@ -3,7 +3,7 @@
 The modules, lowest first:
 
     workers          distribute work over GPUs
-    campaign         the loop of every campaign
+    campaign         the loop of every campaign, its tasks and their records
     samples          medians and their run-to-run variation
     records          timings of the steps
     gpu_arrays       arrays of timed kernels on the GPU, and the check of the result

@@ -32,10 +32,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -43,15 +43,19 @@ import numpy as np
 
 from ..base.gpu import gpu_in_use
 from ..catalogue.registry import TORCH
+from ..catalogue.store import Run
 from ..problem.problem import Problem
 from ..run.check import WrongResult
 from ..run.references import reference, tolerance, ulp
 from ..simt.words import are
 from . import bench, fused_baselines
 from .bench import Candidate, fresh_pool
+from .campaign import Task
 from .gpu_arrays import verify
 from .interop import ACCURATE, INSTANCE, Call, compiled, cudnn, cudnn_call, folders, with_tensors
 from .problem_groups import chosen, name_of, numbers
+from .records import Case
+from .workers import Failure
 
 PACKAGES = (
     *("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
@@ -104,6 +108,14 @@ def note(name: str, problem: Problem) -> str:
     return fused_baselines.OFFERS[problem.operation.name][name].note
 
 
+def left_out(skipped: Mapping[str, str]) -> str:
+    """A line for each baseline that was left out, unless it does not offer the operation."""
+    told = {
+        name: why for name, why in skipped.items() if not why.endswith(fused_baselines.NOT_OFFERED)
+    }
+    return "".join(f"\n    {name}: {reason}" for name, reason in told.items())
+
+
 def candidate(name: str, problem: Problem) -> Candidate:
     """A baseline for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols),
     16-bit ones of any 2-byte type, or the arrays of another operation, and enqueues one call on
@@ -136,8 +148,38 @@ def step_maker(step: str) -> bench.Maker:
     return make
 
 
+@dataclass(frozen=True)
+class StepsTask(Task):
+    """Steps to be recorded at the sizes and dtype of a problem, timed with the same copy."""
+
+    at: Problem
+    names: tuple[str, ...]
+    runs: Mapping[str, Run]  # step -> its run
+
+    def __str__(self) -> str:
+        return self.at.place(dtype=True)
+
+    def measure(self) -> list[Case]:
+        times = bench.measure_steps(bench.Task(self.at, self.names), step_maker)
+        problems = {name: bench.problem_of(name, self.at) for name in self.names}
+        return [Case.of(times[n], n, one, self.runs[n]) for n, one in problems.items()]
+
+    def without(self, failure: Failure) -> tuple[StepsTask | None, bool]:
+        """The steps that did not fail; none if the failure names no step."""
+        others = tuple(name for name in self.names if name != failure.culprit)
+        rest = 0 < len(others) < len(self.names)
+        return (replace(self, names=others) if rest else None), True
+
+    def lines(self, found: Sequence[Case]) -> list[str]:
+        return [f"{self}: GB/s {', '.join(map(rate, found))}"]
+
+
+def rate(case: Case) -> str:
+    flag = " above the copy: look!" if case.share > 1.05 else ""
+    return f"{case.step} {case.gbps:.0f} ({case.share:.2f}){flag}"
+
+
 LESS_PRECISE = 1.0  # ulp of the output: the cost of rounding one intermediate result to its dtype
-HALF_ULP = 0.5  # error of a correctly rounded 16-bit output
 
 
 def check_result(x: np.ndarray, y: np.ndarray) -> float:

@@ -30,6 +30,7 @@ from ..export.python import write
 from ..export.request import export_request
 from ..problem.problem import Problem
 from . import baselines
+from .campaign import Task
 from .comparison import Comparison
 from .interop import compiled
 from .records import step_hash
@@ -138,6 +139,40 @@ def best_baselines(gpu: str) -> dict[Problem, str]:
 def installed(name: str) -> bool:
     """Whether a baseline is installed."""
     return not baselines.why_not(name, Problem(8, 1024)).endswith(baselines.ABSENT)
+
+
+@dataclass(frozen=True)
+class CallTask(Task):
+    """A problem to be timed, with a baseline if one is named."""
+
+    problem: Problem
+    run: Run
+    baseline: str
+    best: Mapping[Problem, str]  # for the line of progress
+
+    def __str__(self) -> str:
+        return self.problem.place()
+
+    def measure(self) -> list[CallTimes]:
+        return [measure(self.problem, self.run, self.baseline)]
+
+    def lines(self, found: Sequence[CallTimes]) -> list[str]:
+        return [" ".join(cells) for cells in table(found, self.best)]
+
+
+def to_time(
+    wanted: Sequence[Problem], cases: Sequence[CallTimes], best: Mapping[Problem, str]
+) -> dict[Problem, str]:
+    """Problem to be timed -> its baseline, "" for none."""
+    there = {name for name in CALLED if installed(name)}
+    known, found = {case.problem: case for case in cases}, {}
+    for problem in wanted:
+        baseline, case = best.get(problem, ""), known.get(problem)
+        baseline = baseline if baseline in there else ""
+        names = {OURS, TORCH, NOTHING, baseline or OURS}
+        if not (case and case.is_current() and case.holds(names)):
+            found[problem] = baseline
+    return found
 
 
 # ---- timing, on a GPU with PyTorch --------------------------------------------------------------

@@ -1,6 +1,5 @@
-"""The loop of every campaign: measure one task after the other, store each result at once, show
-progress, and stop in time. The next run resumes an interrupted one, because each campaign measures
-only what its file lacks."""
+"""A campaign: the records of one kind on this machine's GPU, and the loop that measures what they
+lack. Each result is stored at once, so that the next run resumes an interrupted one."""
 
 from __future__ import annotations
 
@@ -8,16 +7,35 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+from ..base import gpu
+from ..catalogue import store
+from ..catalogue.store import Observation, Protocol, Run
 from ..simt.checks import at_least
 from ..simt.words import counted
 from . import workers
 from .workers import Failure
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+
+class Task:
+    """A part of a campaign. Its text names it in messages; it can be sent to another process."""
+
+    def measure(self) -> Sequence[Observation]:
+        """Measure it. Raises `Failure` that names the culprit."""
+        raise NotImplementedError
+
+    def without(self, failure: Failure) -> tuple[Task | None, bool]:
+        """(the task without the part that failed, or None; whether to report the failure)."""
+        return None, True
+
+    def lines(self, found: Sequence[Observation]) -> Iterable[str]:
+        """Progress to be printed."""
+        return [str(self)]
+
+
+def measure(task: Task) -> Sequence[Observation]:
+    return task.measure()
 
 
 class Clock:
@@ -41,56 +59,74 @@ class Clock:
         return f"{done}/{total}, {self.seconds:.0f} s, {rest:.0f} min to go"
 
 
-def run(
-    tasks: Sequence[Task],
-    work: Callable[[Task], Result],
-    keep: Callable[[Task, Result], Iterable[str]],
-    name: Callable[[Task], str],
-    again: Callable[[Task, Failure], tuple[Task | None, bool]] = lambda task, failure: (None, True),
-    jobs: int = 1,
-    apart: bool = False,
-    clock: Clock | None = None,
-) -> list[str]:
-    """Measure tasks in order; print a sentence for each failure, and return these.
+class Campaign:
+    """The records of a kind on the GPU in use, to be continued in one run. `options` may have
+    minutes and jobs."""
 
-    `work` measures one task, on several GPUs or `apart` in other processes; `keep` stores its
-    result and yields lines of progress; `name` describes the task. After a failure `again` returns
-    (the task without the part that failed, or None; whether to report the failure).
-    """
-    clock, left = clock or Clock(), deque(tasks)
-    done, total, failed, since = 0, len(left), [], clock.seconds
-    if clock.left_s < 0:
-        left.clear()
-    for task, result in workers.deal(work, left, jobs, apart):
-        lines: Iterable[str] = ()
-        if isinstance(result, Failure):
-            rest, reported = again(task, result)
-            if reported:
-                failed.append(result.at(name(task)))
-                print(failed[-1], file=sys.stderr, flush=True)
-            if rest is not None:
-                left.appendleft(rest)
-                continue
-        else:
-            lines = keep(task, result)
-        done += 1
-        for line in lines:
-            print(f"[{clock.progress(done, total, since)}] {line}", flush=True)
-        if clock.left_s < 0 and left:
-            print(f"time is up: {counted(len(left), 'task')} left for another run", flush=True)
-            left.clear()
-    return failed
+    def __init__(
+        self,
+        kind: type[Observation],
+        protocol: Protocol,
+        options: argparse.Namespace,
+        versions: Mapping[str, str] | None = None,
+    ):
+        self.clock = Clock(getattr(options, "minutes", None))
+        self.jobs = getattr(options, "jobs", 1)
+        device, versions = gpu.describe_device(), versions or {}
+        self.kind, self.folder = kind, store.gpu_folder(device["name"])
+        self.run = Run(device, {**gpu.describe_versions(), **versions}, store.utc_now(), protocol)
+        self.known = store.read_if_any(kind, self.folder)
+        self.order: Mapping[Hashable, int] = {}  # of the keys in the file
+
+    def put(self, found: Iterable[Observation]) -> None:
+        """Insert observations, and write the file."""
+        for one in found:
+            self.known = store.put(self.known, one, self.order)
+        store.write(self.kind, self.folder, self.known)
+
+    def measure(self, tasks: Sequence[Task], apart: bool = False) -> list[str]:
+        """Measure tasks in order, on several GPUs or `apart` in other processes, and store the
+        results; print a sentence for each failure that is to be reported, and return these."""
+        left = deque(tasks if self.clock.left_s >= 0 else ())
+        done, total, failed, since = 0, len(left), [], self.clock.seconds
+        for task, result in workers.deal(measure, left, self.jobs, apart):
+            lines: Iterable[str] = ()
+            if isinstance(result, Failure):
+                rest, reported = task.without(result)
+                if reported:
+                    failed.append(result.at(str(task)))
+                    print(failed[-1], file=sys.stderr, flush=True)
+                if rest is not None:
+                    left.appendleft(rest)
+                    continue
+            else:
+                self.put(result)
+                lines = task.lines(result)
+            done += 1
+            for line in lines:
+                print(f"[{self.clock.progress(done, total, since)}] {line}", flush=True)
+            if self.clock.left_s < 0 and left:
+                print(f"time is up: {counted(len(left), 'task')} left for another run", flush=True)
+                left.clear()
+        return failed
+
+    def end(self, failed: Sequence[str]) -> int:
+        """Say where the records are and what failed; return the exit status."""
+        print(f"records are in {store.path_of(self.kind, self.folder)}")
+        for line in failed:
+            print(f"not recorded: {line}", file=sys.stderr)
+        return 1 if failed else 0
 
 
 def add_shared_options(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add some of the options that campaigns share: minutes, warm, jobs, fresh."""
-    if "minutes" in names:
-        help = "begin nothing after so many minutes"
-        parser.add_argument("--minutes", type=at_least(1), metavar="N", help=help)
-    if "warm" in names:
-        help = "compile other libraries' kernels in N processes first"
-        parser.add_argument("--warm", type=at_least(0), default=0, metavar="N", help=help)
-    if "jobs" in names:
-        workers.add_jobs_option(parser)
+    shared = {
+        "minutes": ("begin nothing after so many minutes", at_least(1), None),
+        "warm": ("compile other libraries' kernels in N processes first", at_least(0), 0),
+        "jobs": ("deal the work out to so many GPUs (1)", at_least(1), 1),
+    }
+    for name, (help, type, default) in shared.items():
+        if name in names:
+            parser.add_argument(f"--{name}", type=type, default=default, metavar="N", help=help)
     if "fresh" in names:
         parser.add_argument("--fresh", action="store_true", help="measure again what is recorded")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ from ..problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
 from ..run.bound import load
 from ..simt.words import counted
 from . import baselines, bench, samples
+from .campaign import Task
 from .fused_baselines import NOT_OFFERED
 from .problem_groups import chosen, entries, name_of, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
@@ -435,7 +437,7 @@ def explained_marks(cases: Sequence[Comparison]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class ComparisonTask:
+class ComparisonTask(Task):
     """A problem to be timed in a run."""
 
     problem: Problem
@@ -444,9 +446,21 @@ class ComparisonTask:
     seed: str = ""  # of the draw of an `Unseen` problem
     failed: Mapping[str, str] = field(default_factory=dict)  # baseline -> why it is not tried again
 
-    def without(self, failure: Failure) -> ComparisonTask:
-        """The same task without the baseline that failed."""
-        return replace(self, failed={**self.failed, failure.culprit: failure.reason})
+    def __str__(self) -> str:
+        return name_of(self.problem)
+
+    def measure(self) -> list[Comparison]:
+        return [run_task(self)]
+
+    def without(self, failure: Failure) -> tuple[ComparisonTask | None, bool]:
+        """Leave out a baseline or a copy that failed, which is no failure of ours."""
+        culprit = failure.culprit
+        if culprit not in self.baselines and not culprit.startswith(COPIES):
+            return None, True
+        return replace(self, failed={**self.failed, culprit: failure.reason}), False
+
+    def lines(self, found: Sequence[Comparison]) -> list[str]:
+        return [summary(case) for case in found]
 
     def skipped(self) -> dict[str, str]:
         """Baseline that failed or does not support the problem -> why."""
@@ -536,16 +550,48 @@ def other_copies(problem: Problem) -> list[str]:
     ]
 
 
-class Draw(NamedTuple):
-    """Baselines to be timed with our kernel at a problem, in a process that tunes them anew."""
+@dataclass(frozen=True)
+class Draw(Task):
+    """Baselines to be timed with our kernel once more, in a process that tunes them anew."""
 
-    problem: Problem
-    step: str
-    baselines: tuple[str, ...]
+    case: Comparison
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return name_of(self.case.problem)
+
+    def measure(self) -> list[Comparison]:
+        """The case with the samples of this process, including the copy's. Raises as `run_task`."""
+        step, names = self.case.step, self.names
+        cases, _ = measure_beside([step], names, (), self.case.problem)
+        drawn = {name: cases[name].samples_us for name in (step, *names)}
+        drawn[bench.COPY] = cases[names[0]].copy_samples_us
+        return [replace(self.case, draws=[*self.case.draws, drawn])]
+
+    def without(self, failure: Failure) -> tuple[None, bool]:
+        """A baseline that fails has one result less; our kernel may not."""
+        if failure.culprit != self.case.step:
+            print(f"drawing at {self}: {failure}", file=sys.stderr)
+        return None, failure.culprit == self.case.step
+
+    def lines(self, found: Sequence[Comparison]) -> list[str]:
+        return [f"process {len(case.draws) + 1}: {summary(case)}" for case in found]
 
 
-def run_draw(draw: Draw) -> dict[str, list[float]]:
-    """Name -> samples in this process, including the copy. Raises as `run_task`."""
-    cases, _ = measure_beside([draw.step], draw.baselines, (), draw.problem)
-    named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.baselines))}
-    return {**named, bench.COPY: cases[draw.baselines[0]].copy_samples_us}
+def summary(case: Comparison) -> str:
+    """One line of progress: fractions of a copy, the verdict with its interval, and which baselines
+    were left out and why."""
+    shares = ", ".join(
+        f"{name} {case.share(name):.3f}"
+        + (f" (less precise: {case.precision(name):.1f} ulp)" if case.precision(name) else "")
+        for name in case.timed
+    )
+    verdict = case.verdict
+    if case.best_baseline and case.step:
+        speedup = case.speedup_over(case.best_baseline)
+        interval = f"{speedup.low:.3f} to {speedup.high:.3f}"
+        verdict += f" of {case.best_baseline}: {speedup.value:.3f} ({interval})"
+    if case.programmatic_share:
+        verdict += f"; programmatic {case.programmatic_share:.3f} of a copy launched so"
+    flag = " above the copy: look!" if case.step and case.share(case.step) > 1.05 else ""
+    return f"{name_of(case.problem)}: {shares}; {verdict}{flag}{baselines.left_out(case.skipped)}"

@@ -38,6 +38,7 @@ from .comparison import (
 from .pipeline_timer import ORDINARY, STATES
 from .problem_groups import chosen, group_of, linked, name_of, numbers
 from .records import launch_of, step_hash
+from .workers import Failure
 
 FEW_ROWS = 16  # few rows, so that the launch is a large part of a call
 VERDICTS = {
@@ -239,6 +240,16 @@ class PipelineTask(ComparisonTask):
 
     steps: tuple[str, ...] = ()  # in addition to what `choose` returns
 
+    def measure(self) -> list[Pipeline]:
+        return run_task(self)
+
+    def without(self, failure: Failure) -> tuple[PipelineTask | None, bool]:
+        """Leave out a baseline that failed, which is no failure of ours."""
+        return super().without(failure) if failure.culprit in self.baselines else (None, True)
+
+    def lines(self, found: Sequence[Pipeline]) -> list[str]:
+        return [summary(case) for case in found]
+
     def ours(self, gpu: Gpu) -> list[str]:
         """Our trials to be timed: the kernel that `choose` returns and the other steps that support
         the problem, with their variants."""
@@ -337,6 +348,19 @@ def table(cases: Sequence[Pipeline]) -> Iterator[list[str]]:
         cells.append(f"{case.us(best).value:.2f} {shown(best)}")
         cells.append(f"{case.us(baseline).value:.2f} {baseline}" if baseline else "-")
         yield [*cells, case.verdict]
+
+
+def summary(case: Pipeline) -> str:
+    """One line of progress for a case, with the baselines that were left out and why."""
+    times = []
+    for name in case.pipeline_us:
+        us = case.us(name)
+        label = shown(name) if name in case.launches else name
+        times.append(f"{label} {us.value:.2f} ({us.low:.2f} to {us.high:.2f})")
+    copy = case.us(pipeline_timer.COPY).value
+    odd = " below a copy: look!" if case.us(case.best).value < 0.95 * copy else ""
+    said = f"{', '.join(times)}; {case.verdict}{odd}{baselines.left_out(case.skipped)}"
+    return f"{name_of(case.problem)}, {case.state}: us {said}"
 
 
 def shown(name: str) -> str:

@@ -6,7 +6,6 @@ only loses the tasks in progress.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -17,8 +16,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
-
-from ..simt.checks import at_least
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -37,16 +34,6 @@ class Failure(RuntimeError):
     def at(self, where: str) -> str:
         """ "06_registers at 64 x 128: why"; without a culprit it begins with "at"."""
         return " ".join(filter(None, (self.culprit, f"at {where}:", self.reason)))
-
-
-def add_jobs_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--jobs",
-        type=at_least(1),
-        default=1,
-        metavar="N",
-        help="deal the work out to so many GPUs (1)",
-    )
 
 
 def deal(

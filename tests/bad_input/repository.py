@@ -17,7 +17,6 @@ from jupyterlab.labapp import LabApp
 from helpers.base import gpu, paths
 from helpers.catalogue import store
 from helpers.commands import figures, lab, measure, pages
-from helpers.commands.campaigns import profile
 from helpers.measure import records, workers
 from helpers.measure.records import load_record
 from tests.bad_input.inputs import ODD_JSON, Input, damage, few_lines, text_of
@@ -100,7 +99,7 @@ def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
         patch.setattr(gpu, "has_gpu", lambda: True)
         patch.setattr(gpu, "describe_device", lambda: run.device)
         patch.setattr(gpu, "describe_versions", lambda: run.versions)
-        patch.setattr(profile.shutil, "which", lambda tool: tool)
+        patch.setattr(measure.shutil, "which", lambda tool: tool)
         return Input(f"{only}: {what}", lambda: measure.main(["profile", "--only", only]))
     if name == "figures":
         file = r.choice((stored / "steps.jsonl", folder / "records" / "predictions.json"))

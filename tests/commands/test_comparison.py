@@ -11,9 +11,10 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue import dispatch, store
+from helpers.commands import libraries
 from helpers.commands import measure as command
-from helpers.commands.campaigns import comparison as campaigned
 from helpers.measure import baselines, bench, campaign, comparison, fused_baselines, workers
+from helpers.measure.baselines import StepsTask
 from helpers.measure.comparison import (
     DTYPES,
     Comparison,
@@ -23,7 +24,11 @@ from helpers.measure.comparison import (
     comparison_origin,
     load_comparisons,
 )
+from helpers.measure.pipelines import PipelineTask
 from helpers.measure.problem_groups import drawn, entries
+from helpers.measure.profiler.counters import CountersFile
+from helpers.measure.profiler.launches import ToolRun
+from helpers.measure.profiler.update import Batch
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
@@ -202,7 +207,7 @@ def test_a_wrong_baseline_is_left_out_and_a_wrong_kernel_is_reported(
     assert run("--dtypes", "float32", "--fresh") == 1
     assert recorded()["float32", 64, 2048] == case, "a failure replaces nothing"
     printed = capsys.readouterr().err.splitlines()
-    assert printed[-1] == f"not compared: {OURS} at 64 x 2048 float32: wrong result: {message}"
+    assert printed[-1] == f"not recorded: {OURS} at 64 x 2048 float32: wrong result: {message}"
 
 
 @pytest.mark.parametrize("culprit", [OURS, bench.COPY, ""])
@@ -335,13 +340,13 @@ def test_copy_that_fails_is_left_out_and_a_variant_of_ours_is_not(machine, monke
 def test_what_is_tuned_anew_is_timed_in_two_more_processes(machine, monkeypatch) -> None:
     monkeypatch.setitem(TIMES, "compile", 10.5)
     folders = []
-    draw = comparison.run_draw
+    draw = comparison.Draw.measure
 
     def noted(task):
         folders.append(baselines.os.environ["TORCHINDUCTOR_CACHE_DIR"])
         return draw(task)
 
-    monkeypatch.setattr(campaigned, "run_draw", noted)
+    monkeypatch.setattr(comparison.Draw, "measure", noted)
     run("--dtypes", "float32")
     assert [one if one == "apart" else one[3] for one in machine[2:]] == [
         "apart",
@@ -362,7 +367,7 @@ def test_a_failing_draw_leaves_the_case_as_it_is(machine, monkeypatch, capsys) -
     def fails(draw):
         raise Failure("RuntimeError: no", "compile")
 
-    monkeypatch.setattr(campaigned, "run_draw", fails)
+    monkeypatch.setattr(comparison.Draw, "measure", fails)
     assert run("--dtypes", "float32") == 0
     assert all(case.draws == [] and case.share("compile") for case in recorded().values())
     assert "drawing at 1024 x 4096 float32: compile: RuntimeError" in capsys.readouterr().err
@@ -482,8 +487,8 @@ def test_groups_comparison_what_is_around_softmax(machine, capsys, monkeypatch) 
 def test_without_options_everything_is_asked_for() -> None:
     def asked(*options: str) -> list[Problem]:
         parser = argparse.ArgumentParser()
-        campaigned.add_options(parser)
-        return campaigned.problems_asked_for(parser.parse_args([*options]))
+        libraries.comparison_options(parser)
+        return libraries.problems_asked_for(parser.parse_args([*options]))
 
     alone = {Problem(*shape, dtype) for dtype in DTYPES for shape in compared_shapes(dtype)}
     with pytest.MonkeyPatch.context() as patch:
@@ -496,7 +501,13 @@ def test_without_options_everything_is_asked_for() -> None:
 
 def test_tasks_can_be_handed_to_another_process() -> None:
     problem = Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1})
-    task = ComparisonTask(problem, RUN, ("torch",), {"liger": "why"})
-    assert pickle.loads(pickle.dumps((comparison.run_task, task))) == (comparison.run_task, task)
     case = replace(comparison_case(), problem=problem)
-    assert pickle.loads(pickle.dumps(case)) == case
+    file = CountersFile(RUN)
+    for task in (
+        ComparisonTask(problem, RUN, ("torch",), failed={"liger": "why"}),
+        comparison.Draw(case, ("compile",)),
+        PipelineTask(problem, RUN, ("torch",), steps=("07_warp",)),
+        StepsTask(problem, ("07_warp",), {"07_warp": RUN}),
+    ):
+        assert pickle.loads(pickle.dumps((campaign.measure, task))) == (campaign.measure, task)
+    assert pickle.loads(pickle.dumps(Batch(file, ToolRun("07_warp")))).part.run == RUN

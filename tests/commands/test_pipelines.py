@@ -8,8 +8,8 @@ import pytest
 from helpers.base import gpu
 from helpers.catalogue import store
 from helpers.catalogue.registry import without_hints
+from helpers.commands import libraries
 from helpers.commands import measure as command
-from helpers.commands.campaigns import pipelines as campaigned
 from helpers.measure import baselines, bench, campaign, pipeline_timer, pipelines, workers
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
@@ -160,7 +160,7 @@ def test_a_failing_baseline_is_left_out_and_a_failing_kernel_is_reported(
     assert {case.rows for case in recorded()} == {1, 128}
     assert recorded()[0] == before, "a failure replaces nothing"
     printed = capsys.readouterr().err.splitlines()
-    assert printed[-1] == f"not timed: {wrong} at 1 x 32000 float32: wrong result: at (1, 2)"
+    assert printed[-1] == f"not recorded: {wrong} at 1 x 32000 float32: wrong result: at (1, 2)"
 
 
 def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None:
@@ -195,7 +195,7 @@ def test_what_is_around_softmax_is_timed_beside_the_best_two_baselines(machine) 
 
 
 def test_what_is_recorded_is_shown_without_a_gpu(machine, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(campaigned, "recorded_gpus", lambda: ["nvidia-test"])
+    monkeypatch.setattr(libraries, "recorded_gpus", lambda: ["nvidia-test"])
     assert command.main(["pipelines", "--show", "nvidia-test"]) == 1
     assert "no pipelines of nvidia-test" in capsys.readouterr().err
     run()

@@ -9,7 +9,6 @@ from helpers.base import gpu
 from helpers.catalogue import store
 from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
 from helpers.commands import measure as command
-from helpers.commands.campaigns import steps as campaign
 from helpers.measure import baselines, bench, records, workers
 from helpers.measure.records import Timed, families_of, load_record, takes
 from helpers.measure.workers import Failure
@@ -140,9 +139,11 @@ def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, c
 
 def test_rate_above_the_copy_is_flagged() -> None:
     at = Problem(64, 1024)
-    said, more = campaign.rates([made_up.case("01_naive", at), made_up.case("01_naive", at, 4.0)])
-    assert "look!" not in said
-    assert more == "01_naive 131 (1.38) above the copy: look!"
+    assert "look!" not in baselines.rate(made_up.case("01_naive", at))
+    assert (
+        baselines.rate(made_up.case("01_naive", at, 4.0))
+        == "01_naive 131 (1.38) above the copy: look!"
+    )
 
 
 def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypatch) -> None:

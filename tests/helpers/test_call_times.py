@@ -1,5 +1,6 @@
 """What an exported softmax costs in PyTorch: the record, and the command that makes it."""
 
+import importlib.util
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +12,6 @@ from helpers.catalogue import store
 from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU, Run
 from helpers.commands import measure as command
-from helpers.commands.campaigns import calls
 from helpers.measure import baselines, call_times, workers
 from helpers.measure.call_times import (
     LIGER,
@@ -141,16 +141,16 @@ class Timed:
             ("describe_versions", lambda: VERSIONS),
         ):
             monkeypatch.setattr(gpu, name, value)
-        monkeypatch.setattr(calls.importlib.util, "find_spec", lambda name: name)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
         monkeypatch.setattr(baselines, "versions", dict)
         monkeypatch.setattr(baselines, "use_cache", lambda: None)
         monkeypatch.setattr(
             baselines, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs)
         )
-        monkeypatch.setattr(calls, "installed", there.__contains__)
-        monkeypatch.setattr(calls, "measure", self.measure)
+        monkeypatch.setattr(call_times, "installed", there.__contains__)
+        monkeypatch.setattr(call_times, "measure", self.measure)
         of = {"float32": shapes}
-        monkeypatch.setattr(calls, "compared_shapes", lambda dtype: of.get(dtype, ()))
+        monkeypatch.setattr(command, "compared_shapes", lambda dtype: of.get(dtype, ()))
 
     def measure(self, problem: Problem, run: Run, baseline: str) -> CallTimes:
         rows, cols = problem.shape

@@ -15,7 +15,7 @@ from helpers.catalogue.dispatch import best, candidates, choose, out_of_date, wh
 from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU
 from helpers.catalogue.tuned import Tuned, shipped_plans, tuned_table
-from helpers.commands.campaigns import tuned as campaign
+from helpers.commands import measure as campaign
 from helpers.measure import bench
 from helpers.measure.tuning_grid import SIZES, WORTH, grid, starts
 from helpers.problem.problem import Problem
@@ -140,8 +140,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
 
 def run(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    campaign.add_options(parser)
-    return campaign.run(parser.parse_args([*arguments]))
+    campaign.tuned_options(parser)
+    return campaign.tune_grid(parser.parse_args([*arguments]))
 
 
 def test_what_is_faster_together_is_found_confirmed_and_kept(machine, capsys) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from ...base.gpu import GpuDescription
 from ...catalogue import store
 from ...catalogue.store import Observation, Protocol, Run
-from .. import campaign
+from ..campaign import Campaign, Task
 from ..records import step_hash
 from .launches import ToolRun
 
@@ -74,42 +75,42 @@ class ProfilerFile(ABC, Generic[Kind]):
         return []
 
 
-def update(
-    make: type[ProfilerFile],
-    device: GpuDescription,
-    versions: Mapping[str, str],
-    steps: Sequence[str],
-    fresh: bool = False,
-    jobs: int = 1,
-) -> int:
-    """Bring a file up to date, writing it after each run; returns the number of failed runs and
-    complaints. `fresh` repeats everything for the steps."""
-    folder, kind = store.gpu_folder(device["name"]), make.kind
-    part = make(Run(device, dict(versions), store.utc_now(), make.protocol))
-    wanted, known = part.wanted(), store.read_if_any(kind, folder)
-    kept = [one for one in known if one.key in wanted]
+@dataclass(frozen=True)
+class Batch(Task):
+    """One run of a tool for a file."""
+
+    part: ProfilerFile
+    run: ToolRun
+
+    def __str__(self) -> str:
+        return str(self.run)
+
+    def measure(self) -> list[Profiled]:
+        return self.part.look(self.run)
+
+
+def update(make: type[ProfilerFile], options: argparse.Namespace) -> int:
+    """Bring a file up to date for the steps of `options`, all of it if it has `fresh`; returns the
+    exit status: 1 after a failed run or a complaint."""
+    campaign = Campaign(make.kind, make.protocol, options)
+    part, known = make(campaign.run), campaign.known
+    wanted = part.wanted()
+    campaign.order = {key: place for place, key in enumerate(wanted)}
+    campaign.known = [one for one in known if one.key in wanted]
     valid = {
         one.key
-        for one in kept
+        for one in campaign.known
         if one.made_of == wanted[one.key]
         and one.run.protocol == part.protocol
-        and not store.changed(one.run.versions, versions)
+        and not store.changed(one.run.versions, campaign.run.versions)
     }
-    order = {key: place for place, key in enumerate(wanted)}
-
-    def keep(batch: ToolRun, found: Sequence[Profiled]) -> Iterator[str]:
-        nonlocal kept
-        for one in found:
-            kept = store.put(kept, one, order)
-        store.write(kind, folder, kept)
-        yield str(batch)
-
-    batches = part.batches([key for key in wanted if fresh or key not in valid], steps)
+    missing = [key for key in wanted if options.fresh or key not in valid]
+    batches = [Batch(part, one) for one in part.batches(missing, options.steps)]
     print(f"{part.title}: {len(batches) or 'no'} batches to run", flush=True)
-    failed = len(campaign.run(batches, part.look, keep, str, jobs=jobs))
-    if not batches and 0 < len(kept) < len(known):
-        store.write(kind, folder, kept)  # without observations that are no longer wanted
-    for line in part.complaints(kept):
+    status = campaign.end(campaign.measure(batches))
+    if not batches and 0 < len(campaign.known) < len(known):
+        campaign.put(())  # without observations that are no longer wanted
+    for line in part.complaints(campaign.known):
         print(line, file=sys.stderr)
-        failed += 1
-    return failed
+        status = 1
+    return status
