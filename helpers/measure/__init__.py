@@ -11,9 +11,8 @@ The modules, lowest first:
     problem_groups   problems of the comparison: operations, shapes, numbers
     tuning           search for a faster plan on the GPU in use
     tuning_grid      the shipped table of tuned plans
-    interop          CuPy arrays for other libraries
-    fused_baselines  baselines for fused and related operations
-    baselines        baselines for softmax
+    interop          calls of other libraries on CuPy arrays
+    baselines        these libraries as baselines: what they support, checks, compiling ahead
     comparison       our kernels compared with the baselines
     pipeline_timer   time softmax between a producer and a consumer
     pipelines        the results of these timings

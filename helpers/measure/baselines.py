@@ -1,58 +1,61 @@
-"""Softmax by other libraries, as candidates for `bench.measure`.
+"""Baselines: softmax, fused and related operations by other libraries, as candidates for
+`bench.measure`.
 
-    torch       eager PyTorch, with a preallocated output
-    compile     torch.compile for one shape, autotuned: best of several processes
+    torch       eager PyTorch, with a preallocated output where a function takes one; several
+                functions in a row if there is no single one
+    compile     torch.compile of one formula for one shape, autotuned: best of several processes
     triton      the scheme of Triton's fused-softmax tutorial: persistent programs that take every
                 n-th row, each row padded to a power of two
-    liger       the Triton kernel of Liger-Kernel
-    quack       QuACK, in CUTLASS's Python language
+    liger       the Triton kernels of Liger-Kernel: softmax, its gradient, the loss
+    quack       QuACK, in CUTLASS's Python language: softmax, also with float32 out, its gradient,
+                both of cross-entropy
     flashinfer  FlashInfer's OnlineSoftmax, built from its headers
-    cudnn       cudnnSoftmaxForward
+    cudnn       cudnnSoftmaxForward and cudnnSoftmaxBackward: log, gradients, another axis
 
-`helpers.measure.fused_baselines` has their fused and related operations. Nothing else depends on
-them; `requirements/baselines.txt` lists their packages. All use CuPy's memory without a copy, write
-to a given output, and run on CuPy's current stream, so that they can be captured into the same kind
-of CUDA graph as our kernels.
+`helpers.measure.interop` calls them. Nothing else depends on them; `requirements/baselines.txt`
+lists their packages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
-import hashlib
 import importlib.metadata
 import importlib.util
 import math
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from ..base.gpu import gpu_in_use
 from ..catalogue.registry import TORCH
 from ..catalogue.store import Run
+from ..problem.operations import (
+    ANY_AXIS,
+    BACKWARD,
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
+    SOFTMAX,
+    Operation,
+)
 from ..problem.problem import Problem
 from ..run.check import WrongResult
-from ..run.references import reference, tolerance, ulp
+from ..run.references import allowed, expected, reference, tolerance, ulp
 from ..simt.words import are
-from . import bench, fused_baselines
+from . import bench, interop
 from .bench import Candidate, fresh_pool
 from .campaign import Task
 from .gpu_arrays import verify
-from .interop import ACCURATE, INSTANCE, Call, compiled, cudnn, cudnn_call, folders, with_tensors
 from .problem_groups import chosen, name_of, numbers
 from .records import Case
 from .workers import Failure
@@ -64,18 +67,29 @@ PACKAGES = (
 ABSENT = "is not installed"  # end of the reason why a baseline is missing altogether
 
 
+NOT_OFFERED = "computes no such thing"  # end of the reason why a baseline is not in a comparison
+
+
 @dataclass(frozen=True)
 class Baseline:
-    """A softmax of another library."""
+    """Another library."""
 
     title: str  # its usual name
-    packages: tuple[str, ...]  # the module that it imports
-    make: Callable[[Problem], Call]  # -> a call on CuPy arrays
-    refuses: Callable[[Problem], str] = lambda problem: ""  # -> why, or ""
-    absent: Callable[[], str] = lambda: ""  # other modules that it needs
-    note: str = ""
+    packages: tuple[str, ...]  # the modules that it imports
+    absent: Callable[[], str] = lambda: ""  # what else it needs and is missing
     disk_cache: bool = False  # whether compiled code is cached across processes
     draws: bool = False  # whether each process tunes anew, with varying results
+
+
+@dataclass(frozen=True)
+class Offer:
+    """How a baseline computes an operation."""
+
+    make: Callable[[Problem], interop.Call]  # -> a call on CuPy arrays
+    refuses: Callable[[Problem], str] = lambda problem: ""  # why, or ""
+    features: Set[str] | None = frozenset()  # that it has; None: all
+    unwritten: tuple[str, ...] = ()  # outputs that it does not compute
+    note: str = ""
 
 
 def why_not(name: str, problem: Problem) -> str:
@@ -91,9 +105,11 @@ def why_not(name: str, problem: Problem) -> str:
 
 def refusal(name: str, problem: Problem) -> str:
     """Why a baseline does not support a problem, in a few words; "" if it does."""
-    if not problem.plain:
-        return fused_baselines.why_not(name, BASELINES[name].title, problem)
-    return BASELINES[name].refuses(problem)
+    offer = OFFERS[problem.operation.name].get(name)
+    asked = {feature for feature, value in problem.features if value}
+    if offer is None or (offer.features is not None and asked - offer.features):
+        return f"{title(name)} {NOT_OFFERED}"
+    return offer.refuses(problem)
 
 
 def title(name: str) -> str:
@@ -103,16 +119,12 @@ def title(name: str) -> str:
 
 def note(name: str, problem: Problem) -> str:
     """A note on how a baseline is called; "" if there is none."""
-    if problem.plain:
-        return BASELINES[name].note
-    return fused_baselines.OFFERS[problem.operation.name][name].note
+    return OFFERS[problem.operation.name][name].note
 
 
 def left_out(skipped: Mapping[str, str]) -> str:
     """A line for each baseline that was left out, unless it does not offer the operation."""
-    told = {
-        name: why for name, why in skipped.items() if not why.endswith(fused_baselines.NOT_OFFERED)
-    }
+    told = {name: why for name, why in skipped.items() if not why.endswith(NOT_OFFERED)}
     return "".join(f"\n    {name}: {reason}" for name, reason in told.items())
 
 
@@ -123,17 +135,12 @@ def candidate(name: str, problem: Problem) -> Candidate:
 
     Call `why_not` first. A baseline compiles here or in its first call.
     """
-    if not problem.plain:
-        offer = fused_baselines.OFFERS[problem.operation.name][name]
-        judge = partial(
-            verify,
-            problem,
-            numbers(problem),
-            check=fused_baselines.check_result,
-            unwritten=offer.unwritten,
-        )
-        return Candidate(offer.make(problem), {}, {}, None, judge=judge)
-    return Candidate(BASELINES[name].make(problem), {}, {}, Precision())
+    offer = OFFERS[problem.operation.name][name]
+    call = offer.make(problem)
+    if problem.plain:
+        return Candidate(call, {}, {}, Precision())
+    judge = partial(verify, check=check_result, unwritten=offer.unwritten)
+    return Candidate(call, {}, {}, None, judge=partial(judge, problem, numbers(problem)))
 
 
 def step_maker(step: str) -> bench.Maker:
@@ -182,7 +189,7 @@ def rate(case: Case) -> str:
 LESS_PRECISE = 1.0  # ulp of the output: the cost of rounding one intermediate result to its dtype
 
 
-def check_result(x: np.ndarray, y: np.ndarray) -> float:
+def check_softmax(x: np.ndarray, y: np.ndarray) -> float:
     """Return 0.0 if y is a precise softmax of x; if it is less precise, its largest error in ulp
     of its dtype. Raise `WrongResult` if it is wrong.
 
@@ -210,12 +217,55 @@ def check_result(x: np.ndarray, y: np.ndarray) -> float:
 
 @dataclass
 class Precision:
-    """`check_result` that records the largest error of the less precise results."""
+    """`check_softmax` that records the largest error of the less precise results."""
 
     worst_ulp: float = 0.0
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        self.worst_ulp = max(self.worst_ulp, check_result(x, y))
+        self.worst_ulp = max(self.worst_ulp, check_softmax(x, y))
+
+
+ROUNDED = {4: 1e-4, 2: 2.0**-7}  # bytes per element -> additional relative error of a baseline
+# Eager PyTorch rounds biased logits and log-probabilities to 16 bits: errors of up to 2^-4 each
+# between 16 and 32.
+ROUNDED_LOGITS = 2.0**-3
+
+
+def check_result(
+    operation: Operation,
+    values: Mapping[str, object],
+    written: Mapping[str, np.ndarray],
+    features: Mapping[str, int],
+    at: np.ndarray | None = None,
+) -> None:
+    """`check.check_outputs` with a larger tolerance, because some baselines round more often.
+    Raises `WrongResult`.
+
+    Each element may have a relative error of `ROUNDED`; a gradient of softmax, which is a
+    difference, has that of its terms.
+    """
+    exact = expected(operation, values, features, at)
+    itemsize = values["dy" if operation is BACKWARD else "x"].dtype.itemsize
+    share = ROUNDED[itemsize]
+    if itemsize == 2 and (features.get("BIAS") or operation is CROSS_ENTROPY_BACKWARD):
+        share = ROUNDED_LOGITS
+    for name, array in written.items():
+        wanted = exact[name].value
+        size = np.abs(wanted)
+        if operation is BACKWARD:
+            y, g = (values[key].astype(np.float64) for key in ("y", "dy"))
+            y, terms = (np.exp(y), np.abs(g)) if features.get("LOG") else (y, np.abs(y * g))
+            size = terms + y * terms.sum(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            error = np.abs(array.astype(np.float64) - wanted)
+            right = (error <= allowed(exact[name], array.dtype) + share * size) | (array == wanted)
+        if not right.all():
+            known = ~right & np.isfinite(error)
+            off = float(np.max(error / np.maximum(size, 1e-30), initial=0, where=known))
+            wrong = np.count_nonzero(~right)
+            raise WrongResult(
+                f"{wrong} of {array.size} elements of {name} {are(wrong)} wrong, by up to {off:.1%}"
+            )
 
 
 def versions() -> dict[str, str]:
@@ -226,7 +276,7 @@ def versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    if library := cudnn():
+    if library := interop.cudnn():
         library.cudnnGetVersion.restype = ctypes.c_size_t
         found["cudnn"] = str(library.cudnnGetVersion())
     return found
@@ -240,262 +290,133 @@ def free_memory() -> None:
         sys.modules["torch"].cuda.empty_cache()
 
 
-# ---- PyTorch and what takes its tensors ---------------------------------------------------------
+# ---- all of them --------------------------------------------------------------------------------
+
+LOSS_ALONE = ("statistics",)  # unwritten
+AGAIN = "what its autograd calls, of logarithms of probabilities that are kept"
+GIVEN = "with an output that is given"
 
 
-def _torch(problem: Problem) -> Call:
-    import torch
-
-    return with_tensors(lambda x, y: torch.softmax(x, -1, out=y), problem.dtype, problem.dtype)
-
-
-def _compile(problem: Problem) -> Call:
-    return with_tensors(_compiled_softmax(), problem.dtype, problem.dtype)
+def liger_refuses(problem: Problem) -> str:
+    most = 65536
+    return f"Liger refuses more than {most} columns" if problem.cols > most else ""
 
 
-@functools.cache
-def _compiled_softmax() -> Call:
-    """Compiled anew for every shape. The copy into y becomes the store of the last kernel; a
-    returned result would be allocated by each call."""
-    import torch
-
-    def softmax_into(x, y) -> None:
-        y.copy_(torch.softmax(x, -1))
-
-    return compiled(softmax_into)
+def triton_refuses(problem: Problem) -> str:
+    most = 65536
+    why = f"a row of more than {most} columns fits no program's registers"
+    return why if problem.cols > most else ""
 
 
-def _quack(problem: Problem) -> Call:
-    # The package has a function of the same name, which hides the module.
-    return with_tensors(
-        importlib.import_module("quack.softmax")._softmax_fwd, problem.dtype, problem.dtype
-    )
-
-
-def _quack_refuses(problem: Problem) -> str:
+def quack_refuses(problem: Problem) -> str:
     if problem.cols % (pack := 16 // problem.itemsize):
         return f"QuACK needs cols % {pack} == 0"
-    if problem.row_bytes > 16 * 227 * 1024:
+    tiles = 2 if problem.operation is BACKWARD else 1
+    if tiles * problem.row_bytes > 16 * 227 * 1024:
         return "QuACK holds a row in the shared memory of at most 16 blocks of 227 KB"
     return ""
 
 
-# ---- Triton -------------------------------------------------------------------------------------
-
-
-def _liger(problem: Problem) -> Call:
-    liger = importlib.import_module("liger_kernel.ops.softmax")
-    rows, cols = problem.shape
-    width, warps = liger.calculate_settings(cols)
-    kernel = liger._softmax_single_block_forward_kernel[(rows,)]
-
-    def call(x, y) -> None:
-        kernel(y, cols, x, cols, cols, BLOCK_SIZE=width, num_warps=warps)
-
-    return with_tensors(call, problem.dtype, problem.dtype)
-
-
-def _liger_refuses(problem: Problem) -> str:
-    return "Liger refuses more than 65536 columns" if problem.cols > 65536 else ""
-
-
-def _triton(problem: Problem) -> Call:
-    """As many programs as are resident on the GPU, by registers and shared memory; the loads of up
-    to three later rows are in flight while a row is computed."""
-    import torch
-    import triton
-
-    rows, cols = problem.shape
-    kernel, width, warps = _padded_rows_kernel(), triton.next_power_of_2(cols), 8
-    gpu = triton.runtime.driver.active.utils.get_device_properties(0)
-    # All stages but one need a row buffer; 1 KB is reserved for the reductions.
-    buffers = (gpu["max_shared_mem"] - 1024) // (width * problem.itemsize)
-    constants = {"WIDTH": width, "STAGES": min(4, 1 + buffers), "num_warps": warps}
-    pointer = getattr(torch, problem.dtype)  # stands for an aligned tensor of this type
-    built = kernel.warmup(pointer, pointer, rows, cols, grid=(1,), **constants)
-    built._init_handles()  # loads the kernel, which reports its registers
-    by_registers = gpu["max_num_regs"] // (built.n_regs * gpu["warpSize"] * warps)
-    by_shared = gpu["max_shared_mem"] // max(1, built.metadata.shared)
-    programs = min(rows, gpu["multiprocessor_count"] * max(1, min(by_registers, by_shared)))
-
-    def call(x, y) -> None:
-        kernel[(programs,)](y, x, rows, cols, **constants)
-
-    return with_tensors(call, problem.dtype, problem.dtype)
-
-
-def _triton_refuses(problem: Problem) -> str:
-    return (
-        "a row of more than 65536 columns fits no program's registers"
-        if problem.cols > 65536
-        else ""
-    )
-
-
-@functools.cache
-def _padded_rows_kernel():
-    """The kernel, made here because Triton is optional."""
-    import triton
-    import triton.language as tl
-
-    @triton.jit
-    def padded_rows(y, x, rows, cols, WIDTH: tl.constexpr, STAGES: tl.constexpr):
-        columns = tl.arange(0, WIDTH)
-        inside = columns < cols
-        for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
-            place = row * cols + columns
-            values = tl.load(x + place, mask=inside, other=-float("inf")).to(tl.float32)
-            terms = tl.exp(values - tl.max(values, axis=0))
-            tl.store(y + place, terms / tl.sum(terms, axis=0), mask=inside)
-
-    return padded_rows
-
-
-# ---- cuDNN --------------------------------------------------------------------------------------
-
-
-def _cudnn_softmax(problem: Problem) -> Call:
-    """A row is one image of `cols` channels and one pixel."""
-    sizes, dtype = (*problem.shape, 1, 1), problem.dtype
-    return cudnn_call("cudnnSoftmaxForward", ACCURATE, INSTANCE, sizes, dtype, dtype)
-
-
-# ---- FlashInfer ---------------------------------------------------------------------------------
-
-# Its `softmax` for float32 with temperature 1 and a workspace of the size that it uses.
-FLASHINFER = """
-#include <flashinfer/sampling.cuh>
-extern "C" int softmax(float* x, float* y, unsigned rows, unsigned cols, void* workspace,
-                       size_t bytes, cudaStream_t stream)
-{
-    return flashinfer::sampling::OnlineSoftmax<float>(x, y, rows, cols, nullptr, 1.0f, workspace,
-                                                      bytes, false, stream);
-}
-"""
-FLASHINFER_WORKSPACE = 2**20
-
-
-def _nvcc() -> str | None:
-    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    places = [Path(home, "bin") for home in homes if home]
-    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(map(str, places)))
-
-
-def _flashinfer_absent() -> str:
-    if not folders("flashinfer", "data", "include", "flashinfer"):
-        return "flashinfer"
-    return "" if _nvcc() else "nvcc, with which flashinfer is built,"
-
-
-@functools.cache
-def _flashinfer_library() -> ctypes.CDLL:
-    """Built once per version. Raises `RuntimeError` with the first error of nvcc."""
-    (include, *_) = folders("flashinfer", "data", "include")
-    header = (include / "flashinfer" / "sampling.cuh").read_bytes()
-    name = hashlib.sha256(header + FLASHINFER.encode()).hexdigest()[:16]
-    library = CACHE / "flashinfer" / f"{name}.so"
-    if not library.is_file():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        source = library.with_suffix(".cu")
-        source.write_text(FLASHINFER)
-        # It includes cuRAND's headers, which may come with PyTorch instead of nvcc.
-        for package in ("curand", "cu13"):
-            for folder in folders("nvidia", package, "include"):
-                for file in folder.glob("curand*.h"):
-                    shutil.copy(file, library.parent)
-        scratch = library.with_suffix(f".{os.getpid()}.tmp")
-        options = ["-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17", "-arch=native"]
-        includes = [f"-I{include}", f"-I{library.parent}"]
-        done = subprocess.run(
-            [_nvcc(), *options, *includes, "-o", str(scratch), str(source)],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if "error" in line]
-            raise RuntimeError(f"nvcc: {(errors or ['no message'])[0]}")
-        os.replace(scratch, library)
-    return ctypes.CDLL(str(library))
-
-
-def _flashinfer(problem: Problem) -> Call:
-    import cupy
-
-    if problem.dtype != "float32":
-        raise TypeError("FlashInfer's softmax takes float32")
-    library = _flashinfer_library()
-    workspace = cupy.empty(FLASHINFER_WORKSPACE, cupy.uint8)
-
-    def call(x, y) -> None:
-        pointers = [ctypes.c_void_p(array.data.ptr) for array in (x, y, workspace)]
-        stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
-        sizes = map(ctypes.c_uint, problem.shape)
-        room = ctypes.c_size_t(FLASHINFER_WORKSPACE)
-        if status := library.softmax(*pointers[:2], *sizes, pointers[2], room, stream):
-            raise RuntimeError(f"FlashInfer's softmax returned {status}")
-
-    return call
-
-
-def _flashinfer_refuses(problem: Problem) -> str:
+def flashinfer_refuses(problem: Problem) -> str:
     return "" if problem.itemsize == 4 else "FlashInfer's softmax takes float32 alone"
 
 
-# ---- all of them --------------------------------------------------------------------------------
+def flashinfer_absent() -> str:
+    if not interop.folders("flashinfer", "data", "include", "flashinfer"):
+        return "flashinfer"
+    return "" if interop.nvcc() else "nvcc, with which flashinfer is built,"
+
 
 BASELINES = {
-    "torch": Baseline("PyTorch", ("torch",), _torch),
-    "compile": Baseline(
-        "torch.compile", ("torch", "triton"), _compile, disk_cache=True, draws=True
-    ),
-    "triton": Baseline(
-        "Triton tutorial", ("torch", "triton"), _triton, _triton_refuses, disk_cache=True
-    ),
-    "liger": Baseline(
-        "Liger",
-        ("torch", "triton", "liger_kernel"),
-        _liger,
-        _liger_refuses,
-        note="its kernel, with an output that is given; Liger itself allocates one",
-        disk_cache=True,
-    ),
-    "quack": Baseline(
-        "QuACK",
-        ("torch", "tvm_ffi", "cutlass", "quack"),
-        _quack,
-        _quack_refuses,
-        disk_cache=True,
-    ),
-    "flashinfer": Baseline(
-        "FlashInfer",
-        (),
-        _flashinfer,
-        _flashinfer_refuses,
-        _flashinfer_absent,
-        note="by an ordinary launch",
-    ),
-    "cudnn": Baseline("cuDNN", (), _cudnn_softmax, absent=lambda: "" if cudnn() else "cuDNN"),
+    "torch": Baseline("PyTorch", ("torch",)),
+    "compile": Baseline("torch.compile", ("torch", "triton"), disk_cache=True, draws=True),
+    "triton": Baseline("Triton tutorial", ("torch", "triton"), disk_cache=True),
+    "liger": Baseline("Liger", ("torch", "triton", "liger_kernel"), disk_cache=True),
+    "quack": Baseline("QuACK", ("torch", "tvm_ffi", "cutlass", "quack"), disk_cache=True),
+    "flashinfer": Baseline("FlashInfer", (), flashinfer_absent),
+    "cudnn": Baseline("cuDNN", (), lambda: "" if interop.cudnn() else "cuDNN"),
 }
-
+EVERY = Offer(interop.eager_call, features=None), Offer(interop.compiled_call, features=None)
+FORWARD = interop.cudnn_softmax_call("cudnnSoftmaxForward")
+OFFERS: Mapping[str, Mapping[str, Offer]] = {
+    SOFTMAX.name: {
+        **dict(zip(("torch", "compile"), EVERY, strict=True)),
+        "triton": Offer(interop.triton_call, triton_refuses),
+        "liger": Offer(
+            interop.liger_call,
+            liger_refuses,
+            note=f"its kernel, {GIVEN}; Liger itself allocates one",
+        ),
+        "quack": Offer(
+            interop.quack_call("softmax", "_softmax_fwd", lambda x, y: (x, y)),
+            quack_refuses,
+            features={"WIDE"},
+        ),
+        "flashinfer": Offer(
+            interop.flashinfer_call, flashinfer_refuses, note="by an ordinary launch"
+        ),
+        "cudnn": Offer(FORWARD, features={"LOG", "WIDE"}),
+    },
+    ANY_AXIS.name: {
+        **dict(zip(("torch", "compile"), EVERY, strict=True)),
+        "cudnn": Offer(FORWARD, features={"LOG"}),
+    },
+    BACKWARD.name: {
+        "torch": replace(EVERY[0], note=f"what its autograd calls, {GIVEN}"),
+        "compile": EVERY[1],
+        "liger": Offer(interop.liger_call, liger_refuses, note=f"its kernel, {GIVEN}"),
+        "quack": Offer(
+            interop.quack_call("softmax", "_softmax_backward", lambda y, dy, dx: (dy, y, dx)),
+            quack_refuses,
+        ),
+        "cudnn": Offer(interop.cudnn_softmax_call("cudnnSoftmaxBackward"), features={"LOG"}),
+    },
+    CROSS_ENTROPY.name: {
+        "torch": replace(EVERY[0], unwritten=LOSS_ALONE),
+        "compile": replace(EVERY[1], unwritten=LOSS_ALONE),
+        "liger": Offer(
+            interop.liger_loss_call, unwritten=LOSS_ALONE, note="its kernel, for the loss alone"
+        ),
+        "quack": Offer(
+            interop.quack_call("cross_entropy", "cross_entropy_fwd_out", interop.loss_of_quack),
+            unwritten=LOSS_ALONE,
+        ),
+    },
+    CROSS_ENTROPY_BACKWARD.name: {
+        "torch": replace(EVERY[0], note=AGAIN),
+        "compile": EVERY[1],
+        "quack": Offer(interop.quack_gradient_call),
+    },
+}
 
 # ---- compiling ahead ----------------------------------------------------------------------------
 
-# The cache of Inductor and Triton for comparisons; separate, because the warm-up deletes from it.
-CACHE = Path(tempfile.gettempdir()) / "softmax-worklog-comparison"
+
+def empty_arrays(problem: Problem) -> list:
+    """Zeroed CuPy arrays for a problem, on which baselines are called to compile ahead."""
+    import cupy
+
+    stored = {"bfloat16": "uint16", "float16": "uint16"}
+    return [
+        cupy.zeros(problem.array_shape(argument, problem.numbers), stored.get(name, name))
+        for argument in problem.arrays
+        for name in [argument.numpy_dtype(problem.dtype).name]
+    ]
 
 
 def use_cache() -> None:
-    """Direct the compile caches of the baselines to `CACHE`; call it before they are imported."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
-    os.environ["TRITON_CACHE_DIR"] = str(CACHE / "triton")
-    os.environ["QUACK_CACHE_DIR"] = str(CACHE / "quack")
+    """Direct the compile caches of the baselines to `interop.CACHE`; call it before they are
+    imported."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(interop.CACHE / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(interop.CACHE / "triton")
+    os.environ["QUACK_CACHE_DIR"] = str(interop.CACHE / "quack")
 
 
 @contextlib.contextmanager
 def tuned_anew(number: int) -> Iterator[None]:
     """Hide earlier tuning results from processes started within; `number` names their own cache
     folder, which is emptied. They reuse what Triton compiled."""
-    folder, before = CACHE / f"inductor-{number}", os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    folder, before = interop.CACHE / f"inductor-{number}", os.environ["TORCHINDUCTOR_CACHE_DIR"]
     shutil.rmtree(folder, ignore_errors=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     try:
@@ -547,7 +468,7 @@ def in_processes(
             print("warm-up: out of time; what is missing is compiled later", flush=True)
         for task in tasks:
             task.cancel()
-    for tuned in CACHE.rglob("*.best_config"):
+    for tuned in interop.CACHE.rglob("*.best_config"):
         tuned.unlink()
     print(f"warm-up of {done} kernels: {time.perf_counter() - began:.0f} s", flush=True)
 
@@ -570,7 +491,7 @@ def compile_ahead(name: str, problem: Problem) -> str:
                 if step := chosen(problem, gpu_in_use()):
                     bench.maker(step)(problem)
                 return ""
-            arrays = fused_baselines.empty_arrays(problem)
+            arrays = empty_arrays(problem)
             with cupy.cuda.Stream(non_blocking=True) as stream:
                 candidate(name, problem).run(*arrays)
                 stream.synchronize()

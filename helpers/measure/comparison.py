@@ -33,7 +33,6 @@ from ..run.bound import load
 from ..simt.words import counted
 from . import baselines, bench, samples
 from .campaign import Task
-from .fused_baselines import NOT_OFFERED
 from .problem_groups import chosen, entries, name_of, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
 from .workers import Failure
@@ -211,7 +210,7 @@ class Comparison(AtProblem):
         return {
             name: reason
             for name, reason in self.skipped.items()
-            if not reason.endswith((baselines.ABSENT, NOT_OFFERED))
+            if not reason.endswith((baselines.ABSENT, baselines.NOT_OFFERED))
         }
 
     def to_draw(self) -> tuple[str, ...]:

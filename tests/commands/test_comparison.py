@@ -13,7 +13,7 @@ from helpers.base import gpu
 from helpers.catalogue import dispatch, store
 from helpers.commands import libraries
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, campaign, comparison, fused_baselines, workers
+from helpers.measure import baselines, bench, campaign, comparison, interop, workers
 from helpers.measure.baselines import StepsTask
 from helpers.measure.comparison import (
     DTYPES,
@@ -91,7 +91,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (bench, "maker", lambda *_: nothing),
         (bench, "measure", measure),
         (workers, "gpu_is_usable", lambda: True),
-        (baselines, "CACHE", tmp_path / "cache"),
+        (interop, "CACHE", tmp_path / "cache"),
         (baselines, "candidate", nothing),
         (baselines, "versions", lambda: {"torch": "2.11.0"}),
         (baselines, "why_not", why_not),
@@ -117,7 +117,9 @@ def test_comparison_is_written_with_reasons_and_notes(machine, capsys) -> None:
     assert case.skipped == {"quack": "not here"}
     assert set(case.samples_us) == {OURS, *baselines.BASELINES} - {"quack"}
     assert set(case.calls) == set(case.samples_us)
-    assert case.notes == {name: baselines.BASELINES[name].note for name in ("liger", "flashinfer")}
+    assert case.notes == {
+        name: baselines.OFFERS["softmax"][name].note for name in ("liger", "flashinfer")
+    }
     assert case.copy_samples_us == [9.5] * 7 and case.best_baseline == "triton"
     assert comparison_cases("bfloat16", FOLDER) == []
     origin = comparison_origin(FOLDER)
@@ -257,7 +259,7 @@ class Pool:
     def submit(self, function, *job):
         assert function is baselines.compile_ahead
         self.jobs.append(job)
-        tuned = baselines.CACHE / "inductor" / "ab" / "x.best_config"
+        tuned = interop.CACHE / "inductor" / "ab" / "x.best_config"
         tuned.parent.mkdir(parents=True, exist_ok=True)
         tuned.write_text("{}")
         tuned.with_suffix(".py").write_text("")
@@ -275,7 +277,7 @@ def test_warm_up_compiles_what_is_missing_and_forgets_what_was_tuned(machine, mo
     assert {job[1] for job in Pool.jobs} == {
         Problem(*shape, "bfloat16") for shape in ((1024, 4096), (64, 2048))
     }
-    assert [file.name for file in baselines.CACHE.rglob("*.*")] == ["x.py"]
+    assert [file.name for file in interop.CACHE.rglob("*.*")] == ["x.py"]
 
 
 def test_ours_is_compiled_ahead_as_it_is_chosen(machine, monkeypatch) -> None:
@@ -466,9 +468,7 @@ def test_groups_comparison_what_is_around_softmax(machine, capsys, monkeypatch) 
         return {**cases, problem.operation.bandwidth_baseline: cases[bench.COPY]}
 
     monkeypatch.setattr(bench, "measure", measure)
-    monkeypatch.setattr(
-        baselines, "why_not", lambda name, problem: fused_baselines.why_not(name, name, problem)
-    )
+    monkeypatch.setattr(baselines, "why_not", baselines.refusal)
     assert command.main(["comparison", "--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
     wanted = [one for one in entries([GRADIENT, AXIS]) if one.dtype == "bfloat16"]
     assert asked == wanted

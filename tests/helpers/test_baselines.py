@@ -23,9 +23,9 @@ def installed(name: str) -> bool:
 @pytest.fixture
 def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setattr(baselines, "cudnn", lambda: ctypes.CDLL(None))
-    monkeypatch.setattr(baselines, "folders", lambda *_: [ROOT])
-    monkeypatch.setattr(baselines, "_nvcc", lambda: "nvcc")
+    monkeypatch.setattr(interop, "cudnn", lambda: ctypes.CDLL(None))
+    monkeypatch.setattr(interop, "folders", lambda *_: [ROOT])
+    monkeypatch.setattr(interop, "nvcc", lambda: "nvcc")
 
 
 def test_first_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_first_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "cudnn", lambda: None)
+    monkeypatch.setattr(interop, "cudnn", lambda: None)
     assert baselines.why_not("cudnn", Problem(8, 8)) == "cuDNN is not installed"
     assert "cudnn" not in baselines.versions()
 
@@ -66,8 +66,8 @@ def flashinfer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         return SimpleNamespace(submodule_search_locations=[place])
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    monkeypatch.setattr(baselines, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(baselines, "_nvcc", lambda: str(compiler))
+    monkeypatch.setattr(interop, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(interop, "nvcc", lambda: str(compiler))
     return tmp_path
 
 
@@ -76,10 +76,10 @@ def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeyp
     assert baselines.why_not("flashinfer", Problem(8, 77, "bfloat16")).startswith(
         "FlashInfer's softmax takes"
     )
-    monkeypatch.setattr(baselines, "_nvcc", lambda: None)
+    monkeypatch.setattr(interop, "nvcc", lambda: None)
     reason = baselines.why_not("flashinfer", Problem(8, 1000))
     assert reason == "nvcc, with which flashinfer is built, is not installed"
-    monkeypatch.setattr(baselines, "folders", lambda *_: [])
+    monkeypatch.setattr(interop, "folders", lambda *_: [])
     reason = baselines.why_not("flashinfer", Problem(8, 1000))
     assert reason == "flashinfer is not installed" and reason.endswith(baselines.ABSENT)
 
@@ -114,11 +114,11 @@ def test_shapes_that_a_baseline_refuses(all_installed, name, cols, dtype, reason
 def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
     x = make_input(9, 300, dtype=dtype)
     y = reference(x)
-    baselines.check_result(x, (y * (1 + 3e-5)).astype(x.dtype))
-    assert baselines.check_result(x, y.astype(x.dtype)) == 0
+    baselines.check_softmax(x, (y * (1 + 3e-5)).astype(x.dtype))
+    assert baselines.check_softmax(x, y.astype(x.dtype)) == 0
     for wrong in (y * 1.01, np.zeros_like(y), np.where(y == y.min(), np.nan, y), y[::-1]):
         with pytest.raises(WrongResult, match=r"of 2700 elements (are|is) wrong, by up to .* ulp"):
-            baselines.check_result(x, wrong.astype(x.dtype))
+            baselines.check_softmax(x, wrong.astype(x.dtype))
 
 
 def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -> None:
@@ -142,10 +142,10 @@ def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
     x = make_input(4, 300, dtype="bfloat16")
     x[0, 3], x[1, 5], x[2, :] = np.nan, np.inf, -np.inf
     y = reference(x).astype(x.dtype)
-    assert np.isnan(y[:3].astype(float)).all() and baselines.check_result(x, y) == 0
+    assert np.isnan(y[:3].astype(float)).all() and baselines.check_softmax(x, y) == 0
     y[1, 5] = 1
     with pytest.raises(WrongResult, match="1 of 1200 elements is wrong"):
-        baselines.check_result(x, y)
+        baselines.check_softmax(x, y)
 
 
 @pytest.mark.parametrize(("dtype", "ulps"), [("float32", 4096), ("bfloat16", 3)])
@@ -156,7 +156,7 @@ def test_error_is_given_in_ulp_of_the_dtype(dtype: str, ulps: int) -> None:
     row, col = 4, int(reference(x)[4].argmax())
     bits[row, col] += ulps
     with pytest.raises(WrongResult, match="1 of 2700 elements is wrong") as caught:
-        baselines.check_result(x, y)
+        baselines.check_softmax(x, y)
     told = float(re.search(r"([\d.]+) ulp", str(caught.value))[1])
     assert told == pytest.approx(ulps, abs=0.6)
 

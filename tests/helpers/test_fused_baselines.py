@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers.measure import baselines, fused_baselines, interop
+from helpers.measure import baselines, interop
+from helpers.measure.baselines import NOT_OFFERED, OFFERS, check_result
 from helpers.measure.bench import poison_outputs
-from helpers.measure.fused_baselines import NOT_OFFERED, OFFERS, check_result, torch_dtypes
 from helpers.measure.gpu_arrays import buffers, verify
+from helpers.measure.interop import torch_dtypes
 from helpers.measure.problem_groups import GROUPS, chosen, entries, group_of, name_of, numbers
 from helpers.problem.problem import Problem
 from helpers.run.check import WrongResult
@@ -58,7 +59,7 @@ def run_on_tensors(function, problem: Problem, arrays) -> None:
 def test_formulas_of_pytorch_are_right(case: str, way: str, numpy_for_cupy) -> None:
     problem = SMALL[case]
     arrays = arrays_of(problem)
-    function = {"torch": fused_baselines.eager, "compile": fused_baselines.formula}[way](problem)
+    function = {"torch": interop.eager, "compile": interop.formula}[way](problem)
     run_on_tensors(function, problem, arrays)
     unwritten = OFFERS[problem.operation.name][way].unwritten
     verify(problem, numbers(problem), arrays, check_result, unwritten)
@@ -145,8 +146,7 @@ def test_a_mistake_is_found(case: str, numpy_for_cupy) -> None:
 
 
 def reason(baseline: str, group: str, cols: int = 4096, dtype: str = "float32") -> str:
-    title = baselines.BASELINES[baseline].title
-    return fused_baselines.why_not(baseline, title, GROUPS[group].problem(8, cols, dtype))
+    return baselines.refusal(baseline, GROUPS[group].problem(8, cols, dtype))
 
 
 @pytest.mark.parametrize(

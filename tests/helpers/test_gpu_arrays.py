@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200
-from helpers.measure import baselines, bench, comparison, fused_baselines
+from helpers.measure import baselines, bench, comparison
 from helpers.measure.comparison import ComparisonTask
 from helpers.measure.gpu_arrays import _Sample
 from helpers.measure.problem_groups import numbers
@@ -198,8 +198,8 @@ def test_ours_and_a_baseline_are_compared_around_softmax(name: str, simulated, m
         return call
 
     unwritten = ("statistics",) if name == "loss" else ()
-    offer = fused_baselines.Offer(make, unwritten=unwritten, note="said")
-    monkeypatch.setitem(fused_baselines.OFFERS, problem.operation.name, {"torch": offer})
+    offer = baselines.Offer(make, unwritten=unwritten, note="said")
+    monkeypatch.setitem(baselines.OFFERS, problem.operation.name, {"torch": offer})
     monkeypatch.setattr(baselines, "why_not", lambda name, problem: "")
     monkeypatch.setattr(baselines, "free_memory", lambda: None)
     monkeypatch.setattr(comparison, "gpu_in_use", lambda: H200)
