@@ -90,12 +90,12 @@ def _parsed(text: str, where: str) -> dict:
 def write_json(path: Path, data: dict) -> None:
     """Write a file atomically: an interrupted write leaves the old file, and of two concurrent
     writes one wins entirely. Raises `ValueError` for NaN and infinities."""
-    write_text(path, "".join(_lines(data)))
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def write_lines(path: Path, lines: Iterable[dict]) -> None:
     """Write a JSON Lines file as atomically as `write_json`, one object per line."""
-    write_text(path, "".join(f"{_dumped(line)}\n" for line in lines))
+    write_text(path, "".join(map(_line, lines)))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -109,27 +109,8 @@ def write_text(path: Path, text: str) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def _lines(data: dict) -> Iterator[str]:
-    """Yield JSON with one line per field, or one line per record for a field that lists records."""
-    for number, (key, value) in enumerate(data.items()):
-        opening = "," if number else "{"
-        records = list(value.values() if isinstance(value, dict) else [])
-        records = value if isinstance(value, list) else records
-        if not records or not all(isinstance(record, (dict, list)) for record in records):
-            yield f"{opening}\n {_dumped(key)}: {_dumped(value)}"
-            continue
-        names = [f"{_dumped(name)}: " for name in value] if isinstance(value, dict) else None
-        ends = "{}" if names else "[]"
-        yield f"{opening}\n {_dumped(key)}: {ends[0]}"
-        for index, record in enumerate(records):
-            name = names[index] if names else ""
-            yield f"{',' if index else ''}\n  {name}{_dumped(record)}"
-        yield f"\n {ends[1]}"
-    yield "\n}\n" if data else "{}\n"
-
-
-def _dumped(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+def _line(value: dict) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def named(path: Path) -> str:
