@@ -280,7 +280,12 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
         # own record, so that its ratio to itself shows the noise.
         again = candidates[copy].run, buffers_of[copy]
         timings[copy, "again"] = _Timing(*again, stream, few)
-        _replay_in_turn(timings)
+
+        def replay(key: tuple[str, str]) -> None:
+            with blaming(key[0]):
+                timings[key].replay()
+
+        samples.in_turn([*timings], replay, lambda key: timings[key].is_due)
         for (name, _), timing in timings.items():
             arrays = buffers_of[name][min(timing.calls, len(buffers_of[name])) - 1]
             poison_outputs(problems[name], arrays)
@@ -302,19 +307,6 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
         for name, candidate in candidates.items()
         if name != PROGRAMMATIC_COPY
     }
-
-
-def _replay_in_turn(timings: Mapping[tuple[str, str], _Timing]) -> None:
-    """Replay until each has its samples. The state of the L2 depends on the kernel before: after a
-    copy it differs from that after a kernel with cache hints, which is 1 or 2% of a short call."""
-    keys = list(timings)
-    for order in samples.orders(len(keys)):
-        due = [keys[place] for place in order if timings[keys[place]].is_due]
-        if not due:
-            return
-        for key in due:
-            with blaming(key[0]):
-                timings[key].replay()
 
 
 class Graph:

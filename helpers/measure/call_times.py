@@ -34,7 +34,7 @@ from .campaign import Task
 from .comparison import Comparison
 from .interop import compiled
 from .records import step_hash
-from .samples import kept, orders
+from .samples import in_turn, kept
 
 PROTOCOL = {
     "version": 1,
@@ -263,14 +263,15 @@ def measure(problem: Problem, run: Run, baseline: str = "") -> CallTimes:
     eager: dict[str, list[float]] = {name: [] for name in calls}
     in_graph: dict[str, list[float]] = {name: [] for name in calls if name != NOTHING}
     graphs = {name: _graph(calls[name], inputs, count) for name in in_graph}
-    names = list(calls)
-    for _, order in zip(range(ROUNDS), orders(len(names)), strict=False):
-        for name in (names[number] for number in order):
-            us = _burst(calls[name], inputs)
-            host[name].append(us[0])
-            eager[name].append(us[1])
-            if name in graphs:
-                in_graph[name].append(round(_between_events(graphs[name][0].replay) / count, 4))
+
+    def take(name: str) -> None:
+        us = _burst(calls[name], inputs)
+        host[name].append(us[0])
+        eager[name].append(us[1])
+        if name in graphs:
+            in_graph[name].append(round(_between_events(graphs[name][0].replay) / count, 4))
+
+    in_turn([*calls], take, lambda name: len(host[name]) < ROUNDS)
     step = dispatch.best(problem, gpu_in_use())  # as exported: without locally tuned plans
     series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
     return CallTimes(problem, run, step, step_hash(step), count, *series, skipped)

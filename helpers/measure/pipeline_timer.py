@@ -219,15 +219,18 @@ class _State:
             with blaming(name):
                 graphs[name] = self._graph(link, calls)
         pipeline_us, base_us = ({name: [] for name in links} for _ in range(2))
-        names = list(links)
-        for order in samples.orders(len(names)):
-            for name in (names[place] for place in order):
-                with blaming(name):
-                    base_us[name].append(base.replay())
-                    pipeline_us[name].append(graphs[name].replay())
+
+        def replay(name: str) -> None:
+            with blaming(name):
+                base_us[name].append(base.replay())
+                pipeline_us[name].append(graphs[name].replay())
+
+        def is_due(name: str) -> bool:
+            """The copy decides for all."""
             taken, without = samples.kept(pipeline_us[COPY]), samples.kept(base_us[COPY])
-            if taken and len(taken) >= samples.wanted(taken[0] - without[0]):
-                break
+            return not taken or len(taken) < samples.wanted(taken[0] - without[0])
+
+        samples.in_turn([*links], replay, is_due)
         for name, link in links.items():
             last = (calls - 1) % len(self.buffers)
             with blaming(name):  # the timed graph must have written y
