@@ -28,11 +28,10 @@ from ..measure.call_times import CallTask, CallTimes, best_baselines, to_time
 from ..measure.campaign import Campaign, Task, add_shared_options
 from ..measure.comparison import DTYPES as COMPARED
 from ..measure.profiler.counters import CountersFile
-from ..measure.profiler.launches import Launch, examined_steps, run_kernels
+from ..measure.profiler.launches import Launch, examined_steps, run_kernels, update
 from ..measure.profiler.numerics import NumericsFile
 from ..measure.profiler.sanitizer import SanitizerFile
 from ..measure.profiler.sass import SassFile
-from ..measure.profiler.update import update
 from ..measure.records import Case, may_stay, takes
 from ..measure.samples import ratio
 from ..measure.tuning import Compilers, Timer

@@ -3,8 +3,7 @@ and tests and writes it for `make measure ARGS=profile`.
 
 The modules, lowest first:
 
-    launches   what is profiled, and how a tool is started
-    update     one file: what is missing, and the loop that measures it
+    launches   what is profiled, how a tool is started, and what a file lacks
     counters   Nsight Compute's counters
     numerics   errors of the kernels' arithmetic on a GPU
     sanitizer  compute-sanitizer's verdicts

@@ -22,8 +22,17 @@ from ...simt import NSIGHT_METRICS, SHARED_METRICS
 from .. import bench
 from ..records import launch_of, step_hash
 from ..workers import Failure
-from .launches import UNFUSED_LAUNCH, Launch, ToolRun, launches, run_tool, worker_command
-from .update import Profiled, ProfilerFile, say_if_old
+from .launches import (
+    UNFUSED_LAUNCH,
+    Launch,
+    Profiled,
+    ProfilerFile,
+    ToolRun,
+    launches,
+    run_tool,
+    say_if_old,
+    worker_command,
+)
 
 # Metrics that the prose uses. Only Nsight has DRAM bytes: the SIMT machine has no caches.
 PROSE_METRICS = (

@@ -13,8 +13,7 @@ from ...base.json_files import Must
 from ...catalogue import store
 from ...catalogue.store import Run
 from ...run.launch import launch
-from .launches import ToolRun
-from .update import Profiled, ProfilerFile
+from .launches import Profiled, ProfilerFile, ToolRun
 
 # x is the argument of an exponential, s a sum: the arithmetic of the kernels of 03 to 06.
 NUMERICS = {

@@ -12,8 +12,7 @@ from ...base.json_files import Natural
 from ...catalogue.store import Run
 from ..records import launch_of, step_hash
 from ..workers import Failure
-from .launches import Launch, ToolRun, launches, run_tool, worker_command
-from .update import Profiled, ProfilerFile
+from .launches import Launch, Profiled, ProfilerFile, ToolRun, launches, run_tool, worker_command
 
 # API errors do not concern kernels: cuda.bindings looks up functions that an older driver lacks. A
 # failing call raises anyway.

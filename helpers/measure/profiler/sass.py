@@ -22,8 +22,7 @@ from ...problem.shapes import LARGE_LONG_SHAPES, LARGE_SHAPES, Shape
 from ...run.bound import load
 from ...simt import compile_cubin
 from ..records import step_hash
-from .launches import ToolRun
-from .update import Profiled, ProfilerFile, say_if_old
+from .launches import Profiled, ProfilerFile, ToolRun, say_if_old
 
 KEPT = frozenset(
     "LDG STG LDL STL LDS STS LDGSTS LDGDEPBAR DEPBAR ST LD STAS SYNCS UCGABAR_ARV UCGABAR_WAIT "
