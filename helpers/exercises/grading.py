@@ -9,11 +9,11 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..base.arguments import checked
 from ..base.mode import replay_is_forced
 from ..base.paths import KERNELS, MINE
+from ..page.own import anchor, named
 from ..page.rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, escape
 from ..simt import CompileError, UnsupportedPTX
 from ..simt.words import counted
@@ -21,30 +21,8 @@ from .attempt import Attempt
 from .conditions import Condition, compiles, no_bug, of_compiler, right, right_on_special
 from .table import EXERCISES, Exercise
 
+EXERCISE_FILES = KERNELS / "exercises"
 ANSWERS = MINE / "answers"
-
-
-def shown_name(name: str) -> str:
-    """The path of the learner's file in messages, relative to the root of the repository."""
-    return f"{MINE.name}/{ANSWERS.name}/{name}.cu"
-
-
-def answer(name: str) -> Path:
-    """The file to grade: the learner's, or in a forced replay the stub, so that committed outputs
-    do not depend on mine/.
-
-    Copies the stub if there is no answer yet; raises `OSError` if that fails.
-    """
-    stub = KERNELS / "exercises" / f"{name}.cu"
-    if replay_is_forced():
-        return stub
-    own = ANSWERS / f"{name}.cu"
-    if not own.exists():
-        own.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(stub, own)
-    return own
-
-
 REFUSED = (CompileError, UnsupportedPTX, ValueError, TypeError, KeyError)
 
 
@@ -54,22 +32,38 @@ def grade(name: str) -> Verdict:
     stub if it does not exist yet.
 
     A cell that ends with it shows the folded file and the verdict; `print` shows the verdict. The
-    verdict lists the conditions up to the first that does not hold, and says where and why.
-    `passed` of the result is whether all hold. If SOFTMAX_REPLAY=1 forces a replay, the stub is
-    graded and nothing is written.
+    verdict lists the conditions up to the first that does not hold, and says where and why. If all
+    hold, `passed` of the result is true, and the verdict shows what was wrong with the stub. If
+    SOFTMAX_REPLAY=1 forces a replay, the stub is graded and nothing is written.
 
     Raises `ValueError` that lists the exercises for an unknown one, and `OSError` if the file
     cannot be made.
     """
     if name not in EXERCISES:
         raise ValueError(f"no exercise {name!r}; there are: {', '.join(EXERCISES)}")
-    return judge(name, answer(name).read_text(encoding="utf-8"))
+    answer, stub = ANSWERS / f"{name}.cu", EXERCISE_FILES / f"{name}.cu"
+    if replay_is_forced():  # committed outputs do not depend on mine/
+        answer = stub
+    elif not answer.exists():
+        answer.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(stub, answer)
+    return judge(name, answer.read_text(encoding="utf-8"))
 
 
 def judge(name: str, code: str) -> Verdict:
     """The verdict on the text of a kernel file as an answer to an exercise."""
-    exercise, file = EXERCISES[name], shown_name(name)
-    attempt = Attempt(f'#line 1 "{file}"\n{code}', file, exercise.dtype)
+    steps = checked_steps(name, code)
+    if all(step.kept for step in steps):
+        stub = checked_steps(name, (EXERCISE_FILES / f"{name}.cu").read_text(encoding="utf-8"))
+        return verdict(name, steps, code, next(step for step in stub if not step.kept))
+    return verdict(name, steps, code)
+
+
+def checked_steps(name: str, code: str) -> list[Step]:
+    """The conditions of an exercise with what the text of a kernel file does to them, up to the
+    first that does not hold."""
+    exercise = EXERCISES[name]
+    attempt = Attempt(f'#line 1 "{shown_name(name)}"\n{code}', shown_name(name), exercise.dtype)
     steps: list[Step] = []
     for condition in conditions(exercise):
         if steps and not steps[-1].kept:
@@ -84,9 +78,12 @@ def judge(name: str, code: str) -> Verdict:
         if complaint and complaint[-1] not in ".?!)":
             complaint += "."
         steps.append(Step(condition.asked, not complaint, complaint))
-    complaint = next((step.complaint for step in steps if step.complaint), "")
-    named = re.search(r"\b[Ll]ines? (\d+)", complaint)
-    return verdict(name, steps, file, code, int(named[1]) if named else None)
+    return steps
+
+
+def shown_name(name: str) -> str:
+    """The path of the learner's file in messages, relative to the root of the repository."""
+    return f"{MINE.name}/{ANSWERS.name}/{name}.cu"
 
 
 def conditions(exercise: Exercise) -> list[Condition]:
@@ -126,33 +123,45 @@ class Verdict(Rich):
         return self.plain
 
 
-def verdict(name: str, steps: Sequence[Step], file: str, code: str, line: int | None) -> Verdict:
-    """The verdict on the learner's `file` with text `code`; `line` is that of the error."""
-    passed = all(step.kept for step in steps)
-    last = (
-        f"passed: {name}"
-        if passed
-        else f"Edit {file}{f', line {line},' if line else ''} and run this cell again."
-    )
-    plain = []
-    for step in steps:
-        mark = MARKS[step.kept][0]
-        plain += _wrapped(f"{mark:4} {step.asked}", 5)
-        if step.complaint:
-            plain += _wrapped(step.complaint, 5, first=5)
+def verdict(name: str, steps: Sequence[Step], code: str, stub: Step | None = None) -> Verdict:
+    """The verdict on an answer with text `code`; `stub` is given if it passed: the condition that
+    the stub violates."""
+    file = shown_name(name)
+    complaint = next((step.complaint for step in steps if step.complaint), "")
+    found = re.search(r"\b[Ll]ines? (\d+)", complaint)
+    line = int(found[1]) if found else None
+    plain: list[str] = []
     lines = [
         Line(number, text, ">" if number == line else " ")
         for number, text in enumerate(code.rstrip("\n").split("\n"), 1)
     ]
     page = [details(f"{file}, {counted(len(lines), 'line')}", code_html(lines))]
     for step in steps:
+        mark = MARKS[step.kept][0]
+        plain += _wrapped(f"{mark:4} {step.asked}", 5)
+        plain += _wrapped(step.complaint, 5, first=5)
         said = f"<br>{_page(step.complaint)}" if step.complaint else ""
         page.append(
             f'<div style="margin:2px 0 2px 1.8em;text-indent:-1.8em">{_sign(step.kept)}'
             f"{_page(step.asked)}{said}</div>"
         )
-    page.append(f"<div><b>{escape(last)}</b></div>")
-    return Verdict("\n".join([*plain, *_wrapped(last, 0)]), "".join(page), passed=passed)
+    if stub:
+        solution = EXERCISE_FILES / "solutions" / f"{name}.cu"
+        before, *_ = re.split(r"(?<=[.?!]) (?=[A-Z])", stub.complaint)  # its first sentence
+        last = [f"passed: {name}", f"before: {before}", f"now: {stub.asked}"]
+        page += [
+            f"<div><b>{last[0]}</b></div>",
+            *(f"<div>{_page(said)}</div>" for said in last[1:]),
+        ]
+        last.append(f"Our solution: {named(solution)}")
+        page.append(f"<div>Our solution: {anchor(solution)}</div>")
+    else:
+        place = f"{file}, line {line}," if line else file
+        last = [f"Edit {place} and run this cell again."]
+        link = anchor(ANSWERS / f"{name}.cu", line, place)
+        page.append(f"<div><b>Edit {link} and run this cell again.</b></div>")
+    plain += [part for said in last for part in _wrapped(said, 4)]
+    return Verdict("\n".join(plain), "".join(page), passed=stub is not None)
 
 
 def _sign(kept: bool | None) -> str:

@@ -38,8 +38,15 @@ def own(tmp_path, monkeypatch):
 def test_solution_passes(name):
     verdict = judge(name, solution(name))
     assert verdict.passed, str(verdict)
-    *steps_taken, last = str(verdict).splitlines()
-    assert last == f"passed: {name}" and all(line.startswith("yes ") for line in steps_taken)
+    taken, _, after = str(verdict).partition(f"\npassed: {name}\n")
+    assert all(line.startswith("yes ") for line in taken.splitlines())
+    before, now, ours = re.split(r"\n(?! )", after)
+    complaint = judge(name, stub(name)).plain.partition("\nNO ")[2]
+    words = " ".join(complaint.split()), " ".join(before.removeprefix("before: ").split())
+    assert before.startswith("before: ") and len(words[1]) > 20 and words[1] in words[0]
+    now = " ".join(now.removeprefix("now: ").split())
+    assert words[0].startswith(now) and f"yes  {now[:70]}" in taken
+    assert ours == f"Our solution: kernels/exercises/solutions/{name}.cu"
 
 
 def test_every_notebook_has_a_repair_and_a_blank_with_stub_and_solution():
@@ -129,6 +136,26 @@ def test_verdict_is_text_within_80_columns_and_a_page_that_marks_the_line(name):
     assert page.count("\u2717") == 1
     line = re.search(r", line (\d+), and run this cell again", str(verdict))
     assert page.count(f"{line[1]} &gt; " if line else "&gt; <") >= bool(line)
+
+
+@pytest.mark.parametrize("folder, up", [("mine", ""), ("mine/deeper", "../")])
+def test_links_lead_from_the_notebook_to_the_line_and_to_the_solution(
+    own, tmp_path, monkeypatch, folder, up
+):
+    monkeypatch.setattr("helpers.exercises.grading.ANSWERS", tmp_path / "mine/answers")
+    (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / folder)
+    name = "06_read_once"
+    text = f"mine/answers/{name}.cu, line 29,"
+    link = f'<b>Edit <a href="{up}answers/{name}.cu#line=28">{text}</a> and run'
+    verdict = grade(name)
+    assert link in verdict.html and f"Edit {text} and run" in verdict.plain
+    (tmp_path / f"mine/answers/{name}.cu").write_text(solution(name), encoding="utf-8")
+    page = grade(name).html
+    href = re.search(r'Our solution: <a href="([^"#]+)">kernels/exercises/solutions/', page)[1]
+    assert (tmp_path / folder / href).read_text(encoding="utf-8") == solution(name)
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+    assert "<a " not in grade(name).html, "committed outputs are read from more than one folder"
 
 
 def test_conditions_behind_the_first_that_fails_are_named_and_not_looked_at():
