@@ -1,4 +1,4 @@
-"""A graded kernel, its runs on the SIMT machine, each made once, and what y should be."""
+"""A graded kernel, its runs on the SIMT machine, each made once, and the expected y."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def backward(x: np.ndarray, log: int = 0) -> Exact:
 
 
 def minus_target(x: np.ndarray) -> Exact:
-    """softmax, less 1 where the column is that of the row's target, row % cols."""
+    """Softmax, minus 1 in the column of the row's target, row % cols."""
     p, error = softmax(x)
     rows = np.arange(len(x))
     p[rows, rows % x.shape[-1]] -= 1

@@ -1,4 +1,4 @@
-"""The conditions on an answer besides being right: each in words, with a check.
+"""The conditions on an answer: each in words, with a check.
 
 A complaint is a sentence that names shape, line and numbers, or "" if the condition holds.
 """
@@ -18,7 +18,7 @@ from ..simt.hardware import SECTOR
 from ..simt.words import are, counted
 from .attempt import Attempt, Execution, Goal, Shape, first_wrong, limit, unwritten
 
-WAITING = 100_000  # instructions after which a thread has polled often enough for a message
+WAITING = 100_000  # instructions after which a thread that polls for a message is stopped
 TIMES = ("never", "once", "twice", "three times", "four times")
 
 
@@ -48,7 +48,7 @@ def _at(run: Execution, complaint: str) -> str:
     return f"At {' x '.join(map(str, run.x.shape))}, {complaint}" if complaint else ""
 
 
-# ---- of every exercise ------------------------------------------------------------------------
+# ---- conditions of every exercise ---------------------------------------------------------------
 
 
 def compiles(shape: Shape) -> Condition:
@@ -64,8 +64,8 @@ def right(asked: str, goal: Goal, shapes: tuple[Shape, ...]) -> Condition:
 
 
 def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
-    """Right for rows (or columns) of `cols` elements where the exponential with a wrong maximum
-    overflows, and softmax itself underflows; and for those with -inf, NaN and +inf."""
+    """y is right for rows (or columns) of `cols` elements in which the exponential overflows with a
+    wrong maximum and softmax itself underflows, and for rows with -inf, NaN and +inf."""
     lines, across = ("columns", "rows") if columns else ("rows", "columns")
 
     def right_on(asked: str, make: Callable[[str], np.ndarray]) -> Condition:
@@ -93,7 +93,7 @@ def _bug(run: Execution) -> str:
     return of_finding(worst(findings), run.trace, run.file) if findings else ""
 
 
-# ---- what is moved ----------------------------------------------------------------------------
+# ---- memory traffic -----------------------------------------------------------------------------
 
 
 def moves(reads: int, *shapes: Shape, beside: float = 0.05) -> Condition:
@@ -120,7 +120,7 @@ def times(count: float) -> str:
 
 
 def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
-    """Packs of four columns that are fully masked are not loaded; see `softmax_of_seen`."""
+    """Fully masked packs of four columns are not loaded; see `softmax_of_seen`."""
 
     def complaint(run: Execution) -> str:
         enough = 0
@@ -133,15 +133,15 @@ def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
         lines = _lines(run.trace, "load_bytes")
         return (
             f"{run.counters.load_bytes} bytes of x are loaded, in {lines}; the packs "
-            f"of which a row sees something have {enough} bytes"
+            f"that are not fully masked have {enough} bytes"
         )
 
-    return _of_runs("packs of which a row sees nothing are not loaded", complaint, shapes)
+    return _of_runs("fully masked packs are not loaded", complaint, shapes)
 
 
 def coalesced(*shapes: Shape) -> Condition:
-    """A warp touches no more sectors than its bytes fill, or 1.5 times as many if rows do not begin
-    at sectors."""
+    """A warp touches no more sectors than its bytes fill, or 1.5 times as many if rows do not
+    begin at sectors."""
 
     def complaint(run: Execution) -> str:
         aligned = run.x.shape[1] * run.x.itemsize % SECTOR == 0
@@ -160,7 +160,7 @@ def coalesced(*shapes: Shape) -> Condition:
         return (
             f"{ratio:.2g} bytes are moved for every byte used. An access of a warp "
             f"in line {line} uses {used:.3g} bytes of the {moved:.4g} in the sectors that it "
-            "touches: do neighbouring lanes take neighbouring floats?"
+            "touches: do neighbouring lanes access neighbouring floats?"
         )
 
     return _of_runs("a warp's lanes touch no more sectors than necessary", complaint, shapes)
@@ -179,8 +179,8 @@ def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shap
             line, one = _worst_line(run.trace, lambda one, name=requests: vars(one)[name])
             each = vars(one)[f"{verb}_bytes"] / vars(one)[requests]
             return (
-                f"warps {verb} {count} times where {enough} would do; those of line "
-                f"{line} move {each:.3g} bytes on average, and 512 is the most (32 lanes, 16 each)"
+                f"warps execute {count} {verb}s where {enough} are enough; those in line {line} "
+                f"move {each:.3g} bytes on average, and up to 512 are possible (16 per lane)"
             )
         return ""
 
@@ -194,19 +194,19 @@ def no_bank_conflicts(*shapes: Shape) -> Condition:
         def conflicts(counters: Counters) -> int:
             return counters.shared_load_bank_conflicts + counters.shared_store_bank_conflicts
 
-        if not (turns := conflicts(run.counters)):
+        if not (extra := conflicts(run.counters)):
             return ""
         line, one = _worst_line(run.trace, conflicts)
         requests = one.shared_load_requests + one.shared_store_requests
         return (
-            f"lanes wait {turns} turns for their banks; an access of a warp in line "
-            f"{line} takes {conflicts(one) / requests + 1:.2g} turns, and one is enough"
+            f"bank conflicts take {extra} extra wavefronts; an access of a warp in line {line} "
+            f"takes {conflicts(one) / requests + 1:.2g} wavefronts, and one is enough"
         )
 
-    return _of_runs("no lanes wait for one bank", complaint, shapes)
+    return _of_runs("there are no bank conflicts", complaint, shapes)
 
 
-# ---- where things lie -------------------------------------------------------------------------
+# ---- registers, shared memory and shuffles ------------------------------------------------------
 
 
 def in_registers(*shapes: Shape) -> Condition:
@@ -215,16 +215,16 @@ def in_registers(*shapes: Shape) -> Condition:
         if not lines:
             return ""
         return (
-            f"an array is in local memory, which is as far away as x; it is used in "
-            f"{lines}. Registers have no addresses: every index must be a number that the "
-            "compiler knows, and so every loop over it unrolled"
+            f"an array is in local memory, which is as slow as x; it is used in {lines}. Registers "
+            "have no addresses: the compiler must know every index, so every loop over the array "
+            "must be unrolled"
         )
 
     return _of_runs("no local memory is used", complaint, shapes)
 
 
 def by_shuffles(shape: Shape) -> Condition:
-    """No shared memory, no barrier, and no more shuffles than two butterflies of 32 lanes, or two
+    """No shared memory, no barrier, and no more shuffles than two butterflies of 32 lanes or two
     trees with a broadcast."""
 
     def complaint(attempt: Attempt) -> str:
@@ -232,14 +232,14 @@ def by_shuffles(shape: Shape) -> Condition:
         if lines := _lines(run.trace, "shared_load_requests", "shared_store_requests"):
             return _at(run, f"shared memory is used in {lines}")
         if line := _line_with(r"__syncthreads|__syncwarp", attempt):
-            return f"Line {line}: a barrier; lanes of a warp need none"
+            return f"Line {line}: a barrier; the lanes of a warp do not need one"
         trace = attempt.watch((1, shape[1]))
         count = sum(event.kind == "shuffle" and event.warp == 0 for event in trace.events)
         if count > 12:
-            return f"A warp executes {count} shuffles; five for each number do"
+            return f"A warp executes {count} shuffles; five for each of two numbers are enough"
         return ""
 
-    return Condition("a dozen shuffles at most, no shared memory, no barrier", complaint)
+    return Condition("at most twelve shuffles, no shared memory, no barrier", complaint)
 
 
 def named_lanes() -> Condition:
@@ -249,18 +249,18 @@ def named_lanes() -> Condition:
         if not (line := _line_with(r"__activemask\b|\bactivemask\b", attempt)):
             return ""
         return (
-            f"Line {line}: __activemask() says which lanes happen to run together, and that may "
-            "differ from run to run. Name the lanes that take part, and let all execute the shuffle"
+            f"Line {line}: __activemask() says which lanes happen to run together, which may "
+            "differ from run to run. Name the lanes that take part; each must execute the shuffle"
         )
 
     return Condition("each mask names the lanes that take part", complaint)
 
 
-# ---- ideas of single exercises ----------------------------------------------------------------
+# ---- single exercises ---------------------------------------------------------------------------
 
 
 def a_tree(shape: Shape, most: int) -> Condition:
-    """Half of the pairs merge concurrently: a row needs at most so many loads from shared
+    """Half of the pairs are merged at a time: a row needs at most `most` loads from shared
     memory."""
 
     def complaint(run: Execution) -> str:
@@ -269,11 +269,11 @@ def a_tree(shape: Shape, most: int) -> Condition:
             return ""
         line, _ = _worst_line(run.trace, lambda one: one.shared_load_requests)
         return (
-            f"warps load {loads:.0f} times from shared memory for a row, where a tree needs fewer "
+            f"warps execute {loads:.0f} loads from shared memory per row, where a tree needs fewer "
             f"than {most}: line {line} merges too many pairs one after the other"
         )
 
-    return _of_runs("pairs merge side by side, in a tree", complaint, (shape,))
+    return _of_runs("pairs are merged in a tree, many at a time", complaint, (shape,))
 
 
 def two_at_a_time(shape: Shape) -> Condition:
@@ -284,7 +284,7 @@ def two_at_a_time(shape: Shape) -> Condition:
         count = len(re.findall(r"\bmax(?:\.\w+)*\.f16x2\b", ptx))
         if count >= 3:
             return ""
-        return f"{count or 'No'} __hmax2 was found, and four pairs take three of them"
+        return f"{count or 'No'} __hmax2 was found; four pairs need three"
 
     return Condition("columns are compared two at a time", complaint)
 
@@ -296,15 +296,15 @@ def no_idle_blocks(shape: Shape, threads_a_row: int) -> Condition:
         if plan.grid <= enough:
             return ""
         return (
-            f"At {shape[0]} x {shape[1]}, {plan.grid} blocks are launched, and {enough} do all the "
-            "work: the header's Launch says how many there are"
+            f"At {shape[0]} x {shape[1]}, {plan.grid} blocks are launched, but {enough} are "
+            "enough: the header's Launch sets their number"
         )
 
     return Condition("every block has rows", complaint)
 
 
-def sent_to_the_living(shape: Shape) -> Condition:
-    """A barrier of the cluster stands before the first access to another block's memory."""
+def sent_after_start(shape: Shape) -> Condition:
+    """A warp passes a cluster barrier before it first accesses another block's memory."""
 
     def complaint(attempt: Attempt) -> str:
         trace = attempt.watch(shape)
@@ -316,34 +316,36 @@ def sent_to_the_living(shape: Shape) -> Condition:
             before = met.get((access.block, access.warp))
             if access.memory == "remote" and (before is None or access.step < before):
                 return (
-                    f"A pair is sent (line {access.line}) to a block that may not have started: "
-                    "until it has, it has no shared memory. What makes sure that all four are here?"
+                    f"A pair is sent (line {access.line}) to a block that may not have started; "
+                    "until then, it has no shared memory. What ensures that all four have started?"
                 )
         return ""
 
     return Condition("nothing is sent to a block that may not have started", complaint)
 
 
-# ---- messages ----------------------------------------------------------------------------------
+# ---- messages -----------------------------------------------------------------------------------
 
 
 def waits_for_messages() -> Condition:
-    """Blocks of the SIMT machine keep step, so that a message is there when it is looked for. A
-    block whose neighbours never start must wait forever, and look again and again."""
+    """Blocks of the SIMT machine run in lockstep, so a message has arrived when it is polled. A
+    block whose neighbours never start must poll forever."""
 
     def complaint(attempt: Attempt) -> str:
         alone = _first_block_alone(attempt, {})[0]
         if not alone.findings:
-            return "A block went on although the others of its row had not started"
+            return "A block continued although the other blocks of its row had not started"
         if "it waits for a store" in alone.findings[0].message:
             return ""
         return f"With the other blocks late, {of_finding(alone.findings[0], alone, attempt.file)}"
 
-    return Condition("a block waits for what the others write, however late they are", complaint)
+    return Condition(
+        "a block waits for the messages of the others, however late they are", complaint
+    )
 
 
 def empties_slots(shapes: tuple[Shape, ...], received: list[int], sent: list[int]) -> Condition:
-    """Of a row, block 0 empties the slots `received` and leaves messages in those of `sent`."""
+    """Block 0 of a row empties the slots `received` and leaves messages in those of `sent`."""
 
     def complaint(attempt: Attempt) -> str:
         for shape in shapes:
@@ -355,9 +357,9 @@ def empties_slots(shapes: tuple[Shape, ...], received: list[int], sent: list[int
                 rows, cols = shape
                 return (
                     f"At {rows} x {cols}, {counted(left, 'message')} {are(left)} left in their "
-                    "slots behind the launch, and the next launch would take them for its own"
+                    "slots after the launch, and the next launch would take them for its own"
                 )
-        # A block that finds all messages at once must leave its own where the late ones look.
+        # A block whose messages are already there must not empty the slots that others poll.
         slots = _first_block_alone(attempt, dict.fromkeys(received, (0.0, 1.0)))[1]
         if slots[sent].all():
             return ""
@@ -369,8 +371,8 @@ def empties_slots(shapes: tuple[Shape, ...], received: list[int], sent: list[int
 def _first_block_alone(
     attempt: Attempt, messages: dict[int, tuple[float, float]]
 ) -> tuple[Trace, np.ndarray]:
-    """One row of which only block 0 starts, with these (row_max, sum) in slots: the trace, and what
-    is in the slots at the end."""
+    """Run one row of which only block 0 starts, with these pairs (row_max, sum) in slots; return
+    the trace and the content of the slots at the end."""
     x = make_input(1, 64, dtype=attempt.dtype)
     bound = attempt.bind(*x.shape)
     values = bound.arguments(x, unwritten(x))
@@ -381,7 +383,7 @@ def _first_block_alone(
     return trace, values[-1].view(np.uint64)
 
 
-# ---- lines ------------------------------------------------------------------------------------
+# ---- lines --------------------------------------------------------------------------------------
 
 
 def _lines(trace: Trace, *counts: str) -> str:
@@ -401,12 +403,12 @@ def _worst_line(trace: Trace, badness: Callable[[Counters], float]) -> tuple[int
 
 
 def _line_with(pattern: str, attempt: Attempt) -> int:
-    """The first line of the file with a piece of code; 0 if there is none."""
+    """The first line of the file that matches `pattern`; 0 if there is none."""
     found = re.search(pattern, attempt.plain)
     return attempt.plain.count("\n", 0, found.start()) if found else 0  # it begins with #line
 
 
-# ---- bugs and compiler errors in plain words ----------------------------------------------------
+# ---- bugs and compiler errors -------------------------------------------------------------------
 
 # Barriers first: divergent threads cause races and wrong reads.
 FIRST = ("barrier", "lane", "hang", "out-of-bounds", "misaligned")
@@ -436,27 +438,27 @@ def of_finding(finding: Finding, trace: Trace, file: str) -> str:
     if kind in BARRIERS:
         group = "cluster" if kind.startswith("cluster") else "block"
         return (
-            f"{where}: not all threads of the {group} reach this barrier. Does it stand in an "
-            "`if`, in a loop that some leave earlier, or behind a `return`?"
+            f"{where}: not all threads of the {group} reach this barrier. Is it inside an "
+            "`if`, in a loop that some threads leave earlier, or after a `return`?"
         )
     if kind == "lane missing from a warp operation":
         return (
-            f"{where}: not all lanes that the mask names come to this exchange. Some have "
-            "returned, or an `if` or a loop keeps them away"
+            f"{where}: not all lanes that the mask names execute this exchange. Some have "
+            "returned, or an `if` or a loop excludes them"
         )
     if kind == "hang" and "waits for a store" in message:
         return (
-            f"{where}: this waits forever: what it looks for is never stored. Is it sent before "
-            "anybody waits, and to where it is looked for?"
+            f"{where}: this waits forever for a value that is never stored. Is it sent before any "
+            "thread waits, and to the address that is polled?"
         )
     if kind == "hang":
         where = f"line {_loop(finding, trace)}" if own else where
         waits = "volatile" in message and "workspace" in trace.code
         return f"the loop at {where} never ends: does something in it change its condition? " + (
-            "Only a volatile load looks again." if waits else "(Or it does far too much.)"
+            "Only a volatile load is repeated." if waits else "(Or it does far too much.)"
         )
     if kind == "read of unwritten shared memory":
-        return f"{where} reads shared memory in which no thread has stored anything"
+        return f"{where} reads shared memory that no thread has written"
     place = f"block {finding.block[0]}, thread {finding.thread[0]}"
     return f"{where}: {kind}: {message} (first in {place})"
 

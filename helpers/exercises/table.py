@@ -1,4 +1,4 @@
-"""The exercises, two per notebook: first a kernel to repair, then one to complete."""
+"""The exercises, two per notebook: a kernel to repair, then one to complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .conditions import (
     named_lanes,
     no_bank_conflicts,
     no_idle_blocks,
-    sent_to_the_living,
+    sent_after_start,
     two_at_a_time,
     waits_for_messages,
     wide,
@@ -53,18 +53,18 @@ def ceil_div(a: int, b: int) -> int:
 SOFTMAX = softmax, "y is the softmax of each row"
 CLAIMED = (64, 512), (3, 300)  # rows longer than a block, aligned to sectors or not
 USUAL = (3, 5), (40, 64), *CLAIMED  # also rows shorter than a warp
-SERIAL = (3, 5), (40, 64), (64, 128), (3, 300)  # for one thread per row, which is slow here
+SERIAL = (3, 5), (40, 64), (64, 128), (3, 300)  # for one thread per row, which is slow to simulate
 PACKS = (3, 4), (40, 64), *CLAIMED  # rows of whole float4s
 SOFTMAX_OF_COLUMNS = softmax_of_columns, "y is the softmax of each column"
-COLUMNS = (3, 5), (64, 96), (128, 40), (100, 33)  # rows that fit the registers of eight warps
-MINUS_TARGET = minus_target, "y is softmax, less 1 in the target's column"
-SEEN = "y is the softmax of what each row sees"
+COLUMNS = (3, 5), (64, 96), (128, 40), (100, 33)  # rows that fit into the registers of eight warps
+MINUS_TARGET = minus_target, "y is softmax, minus 1 in the target's column"
+SEEN = "y is the softmax of the columns that each row sees"
 MESSAGES = (8, 2048), (3, 2047)  # so long that messages are negligible
 
 
 def any_columns(rows: int, cols: int) -> tuple[int, int]:
-    """Loads and stores of a warp that takes each row in two passes: whole packs, with up to three
-    single columns before and after them."""
+    """Loads and stores of a warp that processes each row in two passes: whole packs, with up to
+    three single columns before and after them."""
     once = rows * (ceil_div(cols // 4, 32) + (6 if cols % 4 else 0))
     return 2 * once, once
 
@@ -157,7 +157,7 @@ EXERCISES: dict[str, Exercise] = {
             moves(1, (64, 64), (65, 36)),
             wide(
                 lambda rows, cols: (ceil_div(rows, 2), ceil_div(rows, 2)),
-                "two rows move with one access of a warp",
+                "one access of a warp moves two rows",
                 (64, 64),
                 (65, 36),
             ),
@@ -179,7 +179,7 @@ EXERCISES: dict[str, Exercise] = {
     "08_send": Exercise(
         *SOFTMAX,
         USUAL,
-        (moves(2, *CLAIMED), sent_to_the_living((2, 64))),
+        (moves(2, *CLAIMED), sent_after_start((2, 64))),
     ),
     "09_messages": Exercise(
         *SOFTMAX,
@@ -231,7 +231,7 @@ EXERCISES: dict[str, Exercise] = {
             moves(1, (64, 509), (5, 301)),
             wide(
                 lambda rows, cols: 2 * (rows * (ceil_div(cols // 4, 32) + 2),),
-                "what lies between boundaries is moved in packs",
+                "the columns between boundaries are moved in packs",
                 (64, 509),
                 (5, 301),
             ),

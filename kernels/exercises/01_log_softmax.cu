@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the logarithm of softmax, a thread a row
+// Idea:     the logarithm of softmax, one thread per row
 // Row:      one thread
 // Launch:   block = 128, grid = (rows + block - 1) / block
 // Shared:   0
@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. y is the logarithm of softmax of x, also where softmax is too small for a float.
+// 8 minutes. Compute the logarithm of softmax, even where softmax is too small for a float.
 
 extern "C" __global__ void log_softmax(const float* __restrict__ x, float* __restrict__ y,
                                        int rows, int cols)

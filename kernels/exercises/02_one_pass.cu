@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Maximum and sum, from one read of the row.
+// 8 minutes. Compute the maximum and the sum in one read of the row.
 
 extern "C" __global__ void softmax_one_pass(const float* __restrict__ x, float* __restrict__ y,
                                             int rows, int cols)
@@ -22,7 +22,7 @@ extern "C" __global__ void softmax_one_pass(const float* __restrict__ x, float* 
     x += (long long)row * cols;
     y += (long long)row * cols;
 
-    // Of the columns so far: the largest, and the sum of exp(x - row_max). Columns may be -inf.
+    // The maximum of the columns so far, and their sum of exp(x - row_max). Columns may be -inf.
     float row_max = -3.402823466e+38f;  // the lowest finite float
     float sum = 0.0f;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     online softmax with two independent pairs a thread, merged at the end
+// Idea:     online softmax with two independent pairs per thread, merged at the end
 // Row:      one thread
 // Launch:   block = 128, grid = (rows + block - 1) / block
 // Shared:   0
@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 5 minutes. The loop is right; the results are not.
+// 5 minutes. The loop is correct, but the results are wrong.
 
 extern "C" __global__ void softmax_two_pairs(const float* __restrict__ x, float* __restrict__ y,
                                              int rows, int cols)
@@ -38,7 +38,7 @@ extern "C" __global__ void softmax_two_pairs(const float* __restrict__ x, float*
         }
     }
 
-    // One pair of (max_even, sum_even) and (max_odd, sum_odd).
+    // Merge (max_even, sum_even) and (max_odd, sum_odd) into one pair.
     const float row_max = fmaxf(max_even, max_odd);
     const float sum = sum_even + sum_odd;
 

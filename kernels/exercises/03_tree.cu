@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 10 minutes. A tree that merges the pairs of all threads into the first one.
+// 10 minutes. Write a tree that merges the pairs of all threads into the first pair.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
@@ -24,7 +24,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
 extern "C" __global__ void softmax_tree(const float* __restrict__ x, float* __restrict__ y,
                                         int rows, int cols)
 {
-    extern __shared__ float pairs[];  // 8 bytes a thread
+    extern __shared__ float pairs[];  // 8 bytes per thread
     float* maxima = pairs;
     float* sums = pairs + blockDim.x;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a warp agrees on maximum and sum of its row by shuffles alone
+// Idea:     a warp reduces the maximum and the sum of its row by shuffles alone
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Every lane gets maximum and sum of the whole row, without shared memory.
+// 8 minutes. Give every lane the maximum and the sum of the whole row, without shared memory.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     eight lanes a row, four rows a warp: no barrier, no shared memory
+// Idea:     eight lanes per row, four rows per warp: no barrier, no shared memory
 // Row:      eight lanes
 // Launch:   block = 128, grid = (8 * rows + block - 1) / block
 // Shared:   0
@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Two mistakes.
+// 8 minutes. Correct two mistakes.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
@@ -25,7 +25,7 @@ extern "C" __global__ void softmax_eight_lanes(const float* __restrict__ x, floa
                                                int rows, int cols)
 {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 8;
-    const int lane = threadIdx.x % 8;  // within the row's eight
+    const int lane = threadIdx.x % 8;  // position among the eight lanes of the row
     if (row >= rows) return;
 
     x += (long long)row * cols;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     16-byte accesses for rows of any length, a warp a row
+// Idea:     16-byte accesses for rows of any length, one warp per row
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. Right where cols is a multiple of 4. Make it right for every cols, with as many
-// float4 accesses as the row allows.
+// 12 minutes. The kernel is correct if cols is a multiple of 4. Make it correct for every cols,
+// with as many float4 accesses as the row allows.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)

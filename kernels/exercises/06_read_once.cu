@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. The results are right, and x is read three times. Once will do, with registers
-// alone: nothing in local memory.
+// 8 minutes. The results are correct, but x is read three times. Read it once and keep it in
+// registers, with nothing in local memory.
 
 extern "C" __global__ void softmax_read_once(const float* __restrict__ x, float* __restrict__ y,
                                              int rows, int cols)
@@ -20,7 +20,7 @@ extern "C" __global__ void softmax_read_once(const float* __restrict__ x, float*
     x += (long long)blockIdx.x * cols;
     y += (long long)blockIdx.x * cols;
 
-    // A lane's columns, -inf where the row has none.
+    // A lane's columns, -inf past the end of the row.
     float v[4];
     float row_max = -3.402823466e+38f;  // finite: see 02_online.cu
 #pragma unroll

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row of up to 64 columns is one float4 a lane
+// Idea:     a row of up to 64 columns is one float4 per lane
 // Row:      one warp
 // Launch:   block = 128, grid = (32 * rows + block - 1) / block
 // Shared:   0
@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. The results are right, and half of the lanes have no columns, or more. Let a warp
-// take two rows at once; the header takes part in that.
+// 8 minutes. The results are correct, but at least half of the lanes have no columns. Let a warp
+// process two rows at once; the header must change too.
 
 extern "C" __global__ void softmax_half_warps(const float* __restrict__ x, float* __restrict__ y,
                                               int rows, int cols)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     four blocks of a cluster share a row, and send each other their (row_max, sum)
+// Idea:     four blocks of a cluster share a row and send each other their pairs (row_max, sum)
 // Row:      four blocks of one warp
 // Launch:   block = 32, grid = 4 * rows
 // Shared:   0
@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 10 minutes. Every block gets the pairs of all four.
+// 10 minutes. Give every block the pairs of all four.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
@@ -21,7 +21,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// Stores a pair where the variable `*slot` of this block is in block `rank` of the cluster, 0 to 3.
+// Stores a pair in the variable of block `rank`, 0 to 3, that corresponds to this block's `*slot`.
 __device__ __forceinline__ void send(float2* slot, int rank, float2 pair)
 {
     float2* there;
@@ -29,7 +29,7 @@ __device__ __forceinline__ void send(float2* slot, int rank, float2 pair)
     *there = pair;
 }
 
-// No thread goes on before all threads of the four blocks are here.
+// No thread continues before all threads of the four blocks have arrived.
 __device__ __forceinline__ void cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
@@ -39,9 +39,9 @@ __device__ __forceinline__ void cluster_barrier()
 extern "C" __global__ void __cluster_dims__(4)
 softmax_send(const float* __restrict__ x, float* __restrict__ y, int rows, int cols)
 {
-    __shared__ float2 slots[4];  // for the pair of each block; there when all blocks have started
+    __shared__ float2 slots[4];  // one per block; usable once all blocks have started
     const int row = blockIdx.x / 4;
-    const int rank = blockIdx.x % 4;  // block of the cluster: it has a quarter of the row
+    const int rank = blockIdx.x % 4;  // index in the cluster: this block has a quarter of the row
     const int quarter = (cols + 3) / 4;
     const int first = min(rank * quarter, cols);
     const int last = min(first + quarter, cols);
@@ -60,7 +60,7 @@ softmax_send(const float* __restrict__ x, float* __restrict__ y, int rows, int c
         merge(row_max, sum, other_max, other_sum);
     }
 
-    // slots[k] of this block is for the pair of block k. Fill the slots of all four.
+    // In each block, slots[k] is for the pair of block k. Fill the slots of all four blocks.
     // ---- write here ----
 
     for (int other = 0; other < 4; ++other)

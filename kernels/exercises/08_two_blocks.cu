@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     two blocks of a cluster share a row, and tell each other their (row_max, sum)
+// Idea:     two blocks of a cluster share a row and read each other's pair (row_max, sum)
 // Row:      two blocks of one warp
 // Launch:   block = 32, grid = 2 * rows
 // Shared:   0
@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. Each half becomes a softmax of its own: the blocks do not know each other's pair.
-// in_block(&pair, 1 - rank) is where the other block has its variable `pair`.
+// 12 minutes. Each half becomes a softmax of its own: the blocks do not exchange their pairs.
+// in_block(&pair, 1 - rank) is the address of the other block's variable `pair`.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
@@ -22,7 +22,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// Where a variable of this block's shared memory is in block `rank` of the cluster, 0 or 1.
+// The address in block `rank`, 0 or 1, of a variable in this block's shared memory.
 __device__ __forceinline__ const float2* in_block(const float2* own, int rank)
 {
     const float2* there;
@@ -30,7 +30,7 @@ __device__ __forceinline__ const float2* in_block(const float2* own, int rank)
     return there;
 }
 
-// No thread goes on before all threads of both blocks are here.
+// No thread continues before all threads of both blocks have arrived.
 __device__ __forceinline__ void cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     two blocks anywhere on the GPU share a row, and write messages to each other
+// Idea:     two blocks anywhere on the GPU share a row and write messages to each other
 // Row:      two blocks of one warp
 // Launch:   block = 32, grid = 2 * rows, cooperative
 // Shared:   0
@@ -12,8 +12,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 10 minutes. Every block has a slot for one message, 0 while it is empty. All slots are empty
-// before the launch, and have to be empty behind it.
+// 10 minutes. Every block has a slot for one message; 0 means empty. All slots are empty before
+// the launch and must be empty after it. Correct two mistakes.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
@@ -53,7 +53,7 @@ extern "C" __global__ void softmax_messages(const float* __restrict__ x, float* 
         merge(row_max, sum, other_max, other_sum);
     }
 
-    // Volatile: each look is a load, not one for all.
+    // Volatile: each poll is a load.
     volatile Message* own_slot = workspace + blockIdx.x;
     volatile Message* other_slot = workspace + (blockIdx.x ^ 1);
     Message message = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     softmax of half-precision columns, a warp a row
+// Idea:     softmax of half-precision columns, one warp per row
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. The sum is not right, and an access moves one column of two bytes where eight
-// would do. Three passes over the row may stay.
+// 12 minutes. The sum is wrong, and an access moves one column of two bytes where it could move
+// eight. The three passes over the row may stay.
 
 #include <cuda_fp16.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     16-bit columns are compared two at a time, and widened where they are added
+// Idea:     16-bit columns are compared two at a time and widened to be added
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -30,7 +30,7 @@ extern "C" __global__ void softmax_widen(const __half* __restrict__ x, __half* _
     const bool own = threadIdx.x < cols / 8;  // whether this lane has columns
 
     Eight v;
-    const unsigned minus_inf = 0xfc00fc00;  // twice, in 16 bits each
+    const unsigned minus_inf = 0xfc00fc00;  // two 16-bit values of -inf
     v.bits = own ? from[threadIdx.x] : make_uint4(minus_inf, minus_inf, minus_inf, minus_inf);
 
     // The largest of this lane's eight columns.
@@ -40,7 +40,7 @@ extern "C" __global__ void softmax_widen(const __half* __restrict__ x, __half* _
     for (int distance = 16; distance > 0; distance /= 2)
         row_max = fmaxf(row_max, __shfl_xor_sync(0xffffffff, row_max, distance));
 
-    // Both exponentials of each pair, and the sum of all eight.
+    // Compute both exponentials of each pair, and the sum of all eight.
     float2 e[4] = {};
     float sum = 0.0f;
     // ---- and here ----

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row in a warp's registers that starts anywhere: packs between boundaries of 16 bytes
+// Idea:     an unaligned row in a warp's registers: packs between boundaries of 16 bytes
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. Right for every row, column by column. Move what lies between two boundaries of 16
-// bytes in packs, and only the ends by element.
+// 12 minutes. The kernel is correct, but it moves every column by itself. Move the columns between
+// boundaries of 16 bytes in packs, and only those at the ends by element.
 
 extern "C" __global__ void softmax_ends(const float* __restrict__ x, float* __restrict__ y,
                                         int rows, int cols)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a causal mask: row r has softmax of its columns 0 to r, and 0 behind them
+// Idea:     a causal mask: row r has softmax of its columns 0 to r, and 0 after them
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Right for every row. But packs that are hidden whole are loaded anyway.
+// 8 minutes. The kernel is correct, but it loads fully masked packs. Do not load them.
 
 extern "C" __global__ void softmax_causal(const float* __restrict__ x, float* __restrict__ y,
                                           int rows, int cols)
@@ -29,7 +29,7 @@ extern "C" __global__ void softmax_causal(const float* __restrict__ x, float* __
         const int pack = threadIdx.x + 32 * k;
         v[k] = make_float4(minus_inf, minus_inf, minus_inf, minus_inf);
         if (pack < packs) v[k] = x4[pack];
-        // A row does not see the columns behind its own.
+        // Row r sees no column after column r.
         if (4 * pack > row) v[k].x = minus_inf;
         if (4 * pack + 1 > row) v[k].y = minus_inf;
         if (4 * pack + 2 > row) v[k].z = minus_inf;

@@ -11,15 +11,15 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. Write what comes before softmax. A pack of which a row sees nothing is not loaded.
+// 12 minutes. Write the load of a row. A fully masked pack must not be loaded.
 
-// What a row sees of x, and how it is loaded.
+// The columns that a row sees, and how they are loaded.
 struct Window {
     const float4* x4;
-    int first, last;  // the columns that it sees
+    int first, last;  // columns that the row sees
 
-    // Four columns of the row, from 4 * pack on, and -inf in place of each that it does not see.
-    // first <= column <= last are those that it sees; the last pack may be behind the row.
+    // Four columns of the row, from 4 * pack on, with -inf in place of each masked column.
+    // The row sees first <= column <= last; the last packs may lie past its end.
     __device__ __forceinline__ float4 operator()(int pack) const
     {
         const float minus_inf = __int_as_float(0xff800000);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     columns side by side: a block holds 32 of them, its eight warps share their rows
+// Idea:     a block holds 32 neighbouring columns; its eight warps share their rows
 // Row:      all blocks share a row; of its columns a block owns 32
 // Launch:   block = 256, grid = ceil_div(cols, 32)
 // Shared:   0
@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Right, but eight lanes wait for one bank. Where should a warp's values begin?
+// 8 minutes. The kernel is correct, but eight lanes share a bank. Choose another pitch.
 
 extern "C" __global__ void softmax_banks(const float* __restrict__ x, float* __restrict__ y,
                                          int rows, int cols)
@@ -20,7 +20,7 @@ extern "C" __global__ void softmax_banks(const float* __restrict__ x, float* __r
     const int col = blockIdx.x * 32 + lane;  // neighbouring lanes, neighbouring columns
 
     const float minus_inf = __int_as_float(0xff800000);
-    float v[16];  // of rows warp, warp + 8, ...
+    float v[16];  // rows warp, warp + 8, ...
     float largest = -3.402823466e+38f;  // finite: see 02_online.cu
 #pragma unroll
     for (int k = 0; k < 16; ++k) {
@@ -35,7 +35,7 @@ extern "C" __global__ void softmax_banks(const float* __restrict__ x, float* __r
         sum += v[k];
     }
 
-    // Eight warps have a pair for each of 32 columns, and a column's eight meet in eight lanes.
+    // Each of eight warps has a pair for each of 32 columns. Eight lanes merge those of a column.
     constexpr int pitch = 32;  // floats from one warp's values to the next
     __shared__ float maxima[8 * 64], sums[8 * 64];  // room for pitches up to 64
     __shared__ float column_max[32], column_sum[32];

@@ -13,9 +13,9 @@
 //
 // 8 minutes. With p = softmax(x), this is the backward pass of softmax where dy is x:
 // p * (dy - sum(p * dy)).
-// Make it that of log-softmax.
+// Turn it into the backward pass of log-softmax.
 
-extern "C" __global__ void way_back_of_log(const float* __restrict__ x, float* __restrict__ y,
+extern "C" __global__ void log_softmax_backward(const float* __restrict__ x, float* __restrict__ y,
                                   int rows, int cols)
 {
     x += (long long)blockIdx.x * cols;

@@ -13,9 +13,9 @@
 //
 // 10 minutes. With p = softmax(x), y = p * (x - sum(p * x)) is the backward pass of softmax where
 // dy is x.
-// Write how what was found of two parts of a row is put together.
+// Write the merge of the results of two parts of a row.
 
-// What a part of a row comes to: its maximum, the sum of exp(v - max), that of exp(v - max) * v.
+// The maximum of a part of a row, and its sums of exp(v - max) and of exp(v - max) * v.
 struct Found {
     float max, sum, dot;
 };
@@ -27,7 +27,7 @@ __device__ Found merge(Found a, Found b)
     return both;
 }
 
-extern "C" __global__ void way_back_from_x(const float* __restrict__ x, float* __restrict__ y,
+extern "C" __global__ void backward_from_x(const float* __restrict__ x, float* __restrict__ y,
                                   int rows, int cols)
 {
     x += (long long)blockIdx.x * cols;

@@ -12,7 +12,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. The target of row r is column r % cols; the gradient is softmax, less 1 there. Find
+// 12 minutes. The target of row r is column r % cols; the gradient is softmax, minus 1 there. Find
 // both parts of the row's lse, its maximum and log(sum(exp(x - maximum))), in one read of the row
 // and without an overflow.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the gradient of cross-entropy: softmax, less 1 in the target's column
+// Idea:     the gradient of cross-entropy: softmax, minus 1 in the target's column
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 6 minutes. The target of row r is column r % cols. One lane mends it where another lane may still
-// be writing; let each column be written once, by one lane.
+// 6 minutes. The target of row r is column r % cols. One lane corrects it while another lane may
+// still be writing it. Let one lane write each column, once.
 
 extern "C" __global__ void minus_target(const float* __restrict__ x, float* __restrict__ y,
                                   int rows, int cols)

@@ -18,7 +18,7 @@ extern "C" __global__ void copy_a_row(const float* __restrict__ x, float* __rest
     x += (long long)row * cols;
     y += (long long)row * cols;
 
-    // Lane k of a warp takes the k-th of 32 neighbours; then the block moves on by its width.
+    // Lane k of a warp takes the k-th of 32 neighbours; then the block advances by its width.
     for (int col = threadIdx.x; col < cols; col += blockDim.x)
         y[col] = x[col];
 }

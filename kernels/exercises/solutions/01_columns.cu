@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    3 reads + 1 write
-// Wastes:   it still reads everything three times
+// Wastes:   it still reads every element three times
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_columns(const float* __restrict__ x, float* __restrict__ y,
@@ -17,8 +17,8 @@ extern "C" __global__ void softmax_columns(const float* __restrict__ x, float* _
     const int col = blockIdx.x * blockDim.x + threadIdx.x;
     if (col >= cols) return;
 
-    // Neighbouring threads now read neighbouring floats of one row: coalesced, with the very
-    // thread layout that is uncoalesced along rows.
+    // Neighbouring threads now read neighbouring floats of one row. The loads are coalesced, with
+    // the same thread layout that is uncoalesced along rows.
     float column_max = __int_as_float(0xff800000);  // -inf
     for (int row = 0; row < rows; ++row)
         column_max = fmaxf(column_max, x[(long long)row * cols + col]);

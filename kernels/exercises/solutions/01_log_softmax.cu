@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the logarithm of softmax, a thread a row
+// Idea:     the logarithm of softmax, one thread per row
 // Row:      one thread
 // Launch:   block = 128, grid = (rows + block - 1) / block
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    3 reads + 1 write
-// Wastes:   three reads where two would do, all of them uncoalesced
+// Wastes:   three reads where two would be enough, all of them uncoalesced
 // Measured: no, this is an exercise
 
 extern "C" __global__ void log_softmax(const float* __restrict__ x, float* __restrict__ y,

@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   its requests are as uncoalesced as those of 02_online
+// Wastes:   its loads are as uncoalesced as those of 02_online
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_one_pass(const float* __restrict__ x, float* __restrict__ y,
@@ -20,7 +20,7 @@ extern "C" __global__ void softmax_one_pass(const float* __restrict__ x, float* 
     x += (long long)row * cols;
     y += (long long)row * cols;
 
-    // Of the columns so far: the largest, and the sum of exp(x - row_max). Columns may be -inf.
+    // The maximum of the columns so far, and their sum of exp(x - row_max). Columns may be -inf.
     float row_max = -3.402823466e+38f;  // the lowest finite float
     float sum = 0.0f;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     online softmax with two independent pairs a thread, merged at the end
+// Idea:     online softmax with two independent pairs per thread, merged at the end
 // Row:      one thread
 // Launch:   block = 128, grid = (rows + block - 1) / block
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   its requests are as uncoalesced as those of 02_online
+// Wastes:   its loads are as uncoalesced as those of 02_online
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_two_pairs(const float* __restrict__ x, float* __restrict__ y,
@@ -36,8 +36,8 @@ extern "C" __global__ void softmax_two_pairs(const float* __restrict__ x, float*
         }
     }
 
-    // Bring both sums to the common maximum, then add. A pair that saw nothing is (lowest, 0):
-    // its factor is exp of a very negative number, 0, or 1 if the other pair saw nothing either.
+    // Bring both sums to the common maximum, then add. A pair without columns is (lowest, 0):
+    // its factor is exp of a very negative number, 0, or 1 if the other has no columns either.
     const float row_max = fmaxf(max_even, max_odd);
     const float sum = sum_even * expf(max_even - row_max) + sum_odd * expf(max_odd - row_max);
 

@@ -8,13 +8,13 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    3 reads + 1 write
-// Wastes:   a third pass over the row, which pairs of (maximum, sum) save
+// Wastes:   a third pass over the row, which pairs (maximum, sum) would save
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_one_array(const float* __restrict__ x, float* __restrict__ y,
                                              int rows, int cols)
 {
-    extern __shared__ float values[];  // 4 bytes a thread: first maxima, then sums
+    extern __shared__ float values[];  // 4 bytes per thread: first maxima, then sums
 
     x += (long long)blockIdx.x * cols;
     y += (long long)blockIdx.x * cols;
@@ -30,7 +30,7 @@ extern "C" __global__ void softmax_one_array(const float* __restrict__ x, float*
         __syncthreads();
     }
     const float row_max = values[0];
-    __syncthreads();  // the array is used again: all must have read the maximum
+    __syncthreads();  // all threads must have read the maximum before the array is reused
 
     float thread_sum = 0.0f;
     for (int col = threadIdx.x; col < cols; col += blockDim.x)

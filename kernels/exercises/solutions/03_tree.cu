@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   a store, a barrier and a load for every level of the tree
+// Wastes:   a store, a load and a barrier for every level of the tree
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -22,7 +22,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
 extern "C" __global__ void softmax_tree(const float* __restrict__ x, float* __restrict__ y,
                                         int rows, int cols)
 {
-    extern __shared__ float pairs[];  // 8 bytes a thread
+    extern __shared__ float pairs[];  // 8 bytes per thread
     float* maxima = pairs;
     float* sums = pairs + blockDim.x;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a warp agrees on maximum and sum of its row by shuffles alone
+// Idea:     a warp reduces the maximum and the sum of its row by shuffles alone
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   a load of 4 bytes a lane is waited for before the next one starts
+// Wastes:   a lane waits for each load of 4 bytes before it starts the next
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     eight lanes a row, four rows a warp: no barrier, no shared memory
+// Idea:     eight lanes per row, four rows per warp: no barrier, no shared memory
 // Row:      eight lanes
 // Launch:   block = 128, grid = (8 * rows + block - 1) / block
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   eight lanes load 32 bytes of a row: one sector a row, four rows a request
+// Wastes:   eight lanes load only 32 bytes of a row at a time, one sector
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -23,8 +23,8 @@ extern "C" __global__ void softmax_eight_lanes(const float* __restrict__ x, floa
                                                int rows, int cols)
 {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 8;
-    const int lane = threadIdx.x % 8;  // within the row's eight
-    const int own = row < rows ? cols : 0;  // lanes past the last row take part with nothing
+    const int lane = threadIdx.x % 8;  // position among the eight lanes of the row
+    const int own = row < rows ? cols : 0;  // lanes past the last row take part without columns
 
     x += (long long)row * cols;
     y += (long long)row * cols;

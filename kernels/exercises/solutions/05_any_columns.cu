@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     16-byte accesses for rows of any length, a warp a row
+// Idea:     16-byte accesses for rows of any length, one warp per row
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   one float4 in flight a lane, and a division for every column
+// Wastes:   one float4 in flight per lane, and a division per column
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -30,7 +30,7 @@ extern "C" __global__ void softmax_any_columns(const float* __restrict__ x, floa
     const int packs = (cols - before) / 4;
     const float4* x4 = reinterpret_cast<const float4*>(x + before);
     float4* y4 = reinterpret_cast<float4*>(y + before);
-    // Thread t takes the t-th of the columns that no pack holds.
+    // Thread t takes the t-th column that is in no pack.
     const int single = threadIdx.x < before ? threadIdx.x : threadIdx.x + 4 * packs;
 
     float row_max = -3.402823466e+38f;  // finite: see 02_online.cu

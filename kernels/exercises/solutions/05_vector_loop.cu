@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   one float4 in flight a lane, and a division for every column
+// Wastes:   one float4 in flight per lane, and a division per column
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a warp keeps a row of up to 512 columns, four float4s a lane
+// Idea:     a warp keeps a row of up to 512 columns, four float4s per lane
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   a row of few columns leaves most lanes without any
+// Wastes:   short rows leave most lanes without columns
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_keep(const float* __restrict__ x, float* __restrict__ y,
@@ -16,10 +16,10 @@ extern "C" __global__ void softmax_keep(const float* __restrict__ x, float* __re
 {
     x += (long long)blockIdx.x * cols;
     y += (long long)blockIdx.x * cols;
-    const int packs = cols / 4;  // of the row
+    const int packs = cols / 4;  // in the row
 
-    // Fill v, and set row_max to the largest column of this lane. With -inf in place of what the
-    // row does not have, the loops below need no change.
+    // Fill v, and set row_max to the largest column of this lane. If packs past the end of the
+    // row are -inf, the loops below need no change.
     float4 v[4] = {};
     float row_max = -3.402823466e+38f;  // finite: see 02_online.cu
     // ---- write here ----

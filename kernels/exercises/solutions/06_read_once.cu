@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   most of a warp idles in a row of few columns
+// Wastes:   short rows leave most lanes of a warp idle
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_read_once(const float* __restrict__ x, float* __restrict__ y,
@@ -17,8 +17,8 @@ extern "C" __global__ void softmax_read_once(const float* __restrict__ x, float*
     x += (long long)blockIdx.x * cols;
     y += (long long)blockIdx.x * cols;
 
-    // A lane's columns, -inf where the row has none. The loop must be unrolled: registers have no
-    // addresses, and an array that is indexed at run time lies in local memory.
+    // A lane's columns, -inf past the end of the row. The loop must be unrolled: registers have no
+    // addresses, and an array that is indexed at run time is placed in local memory.
     float v[4];
     float row_max = -3.402823466e+38f;  // finite: see 02_online.cu
 #pragma unroll

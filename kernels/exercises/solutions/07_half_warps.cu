@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row of up to 64 columns is one float4 a lane
-// Row:      16 lanes, two rows a warp
+// Idea:     a row of up to 64 columns is one float4 per lane
+// Row:      16 lanes, two rows per warp
 // Launch:   block = 128, grid = (16 * rows + block - 1) / block
 // Shared:   0
 // Columns:  cols >= 4 && cols % 4 == 0 && cols <= 64

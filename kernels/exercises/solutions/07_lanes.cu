@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row of up to 32 columns has just as many lanes as it needs, a power of two
+// Idea:     a row of up to 32 columns gets the smallest power of two of lanes that holds it
 // Row:      LANES lanes of a warp
 // Build:    LANES = power_of_two(cols)
 // Launch:   block = 128, grid = ceil_div(rows * LANES, block)
@@ -9,14 +9,14 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   4 bytes an access; 07_warp.cu moves up to 16
+// Wastes:   4 bytes per access; 07_warp.cu moves up to 16
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_lanes(const float* __restrict__ x, float* __restrict__ y,
                                          int rows, int cols)
 {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
-    const int lane = threadIdx.x % LANES;  // of the row
+    const int lane = threadIdx.x % LANES;  // position in the row
     const bool own = row < rows && lane < cols;  // whether this lane has a column
 
     const long long place = (long long)row * cols + lane;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     four blocks of a cluster share a row, and send each other their (row_max, sum)
+// Idea:     four blocks of a cluster share a row and send each other their pairs (row_max, sum)
 // Row:      four blocks of one warp
 // Launch:   block = 32, grid = 4 * rows
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_90
 // Reads:    2 reads + 1 write
-// Wastes:   stands still at both barriers; 08_cluster.cu waits for the pairs alone
+// Wastes:   waits at both barriers; 08_cluster.cu waits only for the pairs
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -19,7 +19,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// Stores a pair where the variable `*slot` of this block is in block `rank` of the cluster, 0 to 3.
+// Stores a pair in the variable of block `rank`, 0 to 3, that corresponds to this block's `*slot`.
 __device__ __forceinline__ void send(float2* slot, int rank, float2 pair)
 {
     float2* there;
@@ -27,7 +27,7 @@ __device__ __forceinline__ void send(float2* slot, int rank, float2 pair)
     *there = pair;
 }
 
-// No thread goes on before all threads of the four blocks are here.
+// No thread continues before all threads of the four blocks have arrived.
 __device__ __forceinline__ void cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
@@ -37,9 +37,9 @@ __device__ __forceinline__ void cluster_barrier()
 extern "C" __global__ void __cluster_dims__(4)
 softmax_send(const float* __restrict__ x, float* __restrict__ y, int rows, int cols)
 {
-    __shared__ float2 slots[4];  // for the pair of each block; there when all blocks have started
+    __shared__ float2 slots[4];  // one per block; usable once all blocks have started
     const int row = blockIdx.x / 4;
-    const int rank = blockIdx.x % 4;  // block of the cluster: it has a quarter of the row
+    const int rank = blockIdx.x % 4;  // index in the cluster: this block has a quarter of the row
     const int quarter = (cols + 3) / 4;
     const int first = min(rank * quarter, cols);
     const int last = min(first + quarter, cols);
@@ -58,11 +58,11 @@ softmax_send(const float* __restrict__ x, float* __restrict__ y, int rows, int c
         merge(row_max, sum, other_max, other_sum);
     }
 
-    // slots[k] of this block is for the pair of block k. Fill the slots of all four.
+    // In each block, slots[k] is for the pair of block k. Fill the slots of all four blocks.
     // ---- write here ----
     cluster_barrier();  // all blocks have started
     if (threadIdx.x < 4) send(&slots[rank], threadIdx.x, make_float2(row_max, sum));
-    cluster_barrier();  // all pairs are here, and nobody sends any more
+    cluster_barrier();  // all pairs have arrived
 
     for (int other = 0; other < 4; ++other)
         if (other != rank) merge(row_max, sum, slots[other].x, slots[other].y);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     two blocks of a cluster share a row, and tell each other their (row_max, sum)
+// Idea:     two blocks of a cluster share a row and read each other's pair (row_max, sum)
 // Row:      two blocks of one warp
 // Launch:   block = 32, grid = 2 * rows
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_90
 // Reads:    2 reads + 1 write
-// Wastes:   stands still at the second barrier, though only its end must wait for the other block
+// Wastes:   waits at the second barrier, although only its end must wait for the other block
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -19,7 +19,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// Where a variable of this block's shared memory is in block `rank` of the cluster, 0 or 1.
+// The address in block `rank`, 0 or 1, of a variable in this block's shared memory.
 __device__ __forceinline__ const float2* in_block(const float2* own, int rank)
 {
     const float2* there;
@@ -27,7 +27,7 @@ __device__ __forceinline__ const float2* in_block(const float2* own, int rank)
     return there;
 }
 
-// No thread goes on before all threads of both blocks are here.
+// No thread continues before all threads of both blocks have arrived.
 __device__ __forceinline__ void cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
@@ -62,7 +62,7 @@ softmax_two_blocks(const float* __restrict__ x, float* __restrict__ y, int rows,
     cluster_barrier();  // both pairs are written
     const float2 other = *in_block(&pair, 1 - rank);
     merge(row_max, sum, other.x, other.y);
-    cluster_barrier();  // both are read: with a block, its shared memory ends
+    cluster_barrier();  // both pairs are read: shared memory ends with its block
 
     for (int col = first + threadIdx.x; col < last; col += 32)
         y[col] = expf(x[col] - row_max) / sum;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     two blocks anywhere on the GPU share a row, and write messages to each other
+// Idea:     two blocks anywhere on the GPU share a row and write messages to each other
 // Row:      two blocks of one warp
 // Launch:   block = 32, grid = 2 * rows, cooperative
 // Shared:   0
@@ -9,7 +9,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   nothing else is done while the message is in flight
+// Wastes:   the block does nothing else while the message is in flight
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -50,8 +50,8 @@ extern "C" __global__ void softmax_messages(const float* __restrict__ x, float* 
         merge(row_max, sum, other_max, other_sum);
     }
 
-    // Every block has a slot for one message, 0 while it is empty. The slots are empty before the
-    // launch, and must be empty behind it. Volatile: each look is a load, not one for all.
+    // Every block has a slot for one message; 0 means empty. The slots are empty before the
+    // launch and must be empty after it. Volatile: each poll is a load.
     volatile Message* own_slot = workspace + blockIdx.x;
     volatile Message* other_slot = workspace + (blockIdx.x ^ 1);
     Message message = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     four blocks anywhere on the GPU share a row, and write messages to each other
+// Idea:     four blocks anywhere on the GPU share a row and write messages to each other
 // Row:      four blocks of one warp
 // Launch:   block = 32, grid = 4 * rows, cooperative
 // Shared:   0
@@ -9,7 +9,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   nothing else is done while the messages are in flight
+// Wastes:   the block does nothing else while the messages are in flight
 // Measured: no, this is an exercise
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
@@ -29,8 +29,8 @@ __device__ __forceinline__ Message written(float row_max, float sum)
 __device__ __forceinline__ float max_of(Message m) { return __uint_as_float((unsigned)m); }
 __device__ __forceinline__ float sum_of(Message m) { return __uint_as_float(m >> 32); }
 
-// The slot for the message of block `from` to block `to` of a row, 0 to 3; 0 while it is empty.
-// Volatile: each look is a load, not one for all.
+// The slot for the message from block `from` to block `to` of a row, each 0 to 3; 0 means empty.
+// Volatile: each poll is a load.
 __device__ __forceinline__ volatile Message* slot(Message* workspace, int row, int from, int to)
 {
     return workspace + 16 * row + 4 * to + from;
@@ -40,7 +40,7 @@ extern "C" __global__ void softmax_publish(const float* __restrict__ x, float* _
                                            int rows, int cols, Message* workspace)
 {
     const int row = blockIdx.x / 4;
-    const int rank = blockIdx.x % 4;  // block of the row: it has a quarter of the columns
+    const int rank = blockIdx.x % 4;  // index in the row: this block has a quarter of the columns
     const int quarter = (cols + 3) / 4;
     const int first = min(rank * quarter, cols);
     const int last = min(first + quarter, cols);
@@ -59,8 +59,8 @@ extern "C" __global__ void softmax_publish(const float* __restrict__ x, float* _
         merge(row_max, sum, other_max, other_sum);
     }
 
-    // All slots are empty before the launch, and have to be empty behind it. In lane k, 0 to 3,
-    // `message` is to become the one that block k has written.
+    // All slots are empty before the launch and must be empty after it. In lane k, 0 to 3,
+    // `message` must become the one that block k has written.
     Message message = 0;
     // ---- write here ----
     if (threadIdx.x < 4) {

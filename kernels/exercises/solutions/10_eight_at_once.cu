@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     eight half-precision columns an access, and sums in float; a warp a row
+// Idea:     eight half-precision columns per access, and sums in float; one warp per row
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0

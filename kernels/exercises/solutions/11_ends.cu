@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row in a warp's registers that starts anywhere: packs between boundaries of 16 bytes
+// Idea:     an unaligned row in a warp's registers: packs between boundaries of 16 bytes
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -8,10 +8,10 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   rows past 512 columns need more than a warp; 11_any_row.cu has clusters for them
+// Wastes:   rows of more than 512 columns need more than a warp; 11_any_row.cu uses clusters
 // Measured: no, this is an exercise
 
-// The exponential of a float4, each column less row_max.
+// The exponentials of four columns, each minus row_max.
 __device__ __forceinline__ float4 exponentials(float4 v, float row_max)
 {
     return make_float4(expf(v.x - row_max), expf(v.y - row_max), expf(v.z - row_max),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     four rows in a run are whole packs, wherever each of them starts
+// Idea:     four consecutive rows fill whole packs, however long they are
 // Row:      one warp
 // Launch:   block = 32, grid = ceil_div(rows, 4)
 // Shared:   16 * cols
@@ -8,20 +8,20 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   a row has all lanes, however short it is; 11_short_rows.cu gives it fewer
+// Wastes:   all lanes process each row, however short; 11_short_rows.cu uses fewer
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_run(const float* __restrict__ x, float* __restrict__ y,
                                        int rows, int cols)
 {
     extern __shared__ float4 packs[];
-    float* columns = reinterpret_cast<float*>(packs);  // of the run, row after row
-    const long long first = 4LL * blockIdx.x;          // its first row
+    float* columns = reinterpret_cast<float*>(packs);  // of the four rows, row after row
+    const long long first = 4LL * blockIdx.x;          // the first of the rows
     const int count = min(4, (int)(rows - first)) * cols;
     x += first * cols;
     y += first * cols;
 
-    // The run into shared memory: whole packs, then what is left by element.
+    // Copy the rows into shared memory: whole packs, then the remaining columns by element.
     // ---- write here ----
     const float4* x4 = reinterpret_cast<const float4*>(x);
     for (int pack = threadIdx.x; pack < count / 4; pack += 32) packs[pack] = x4[pack];
@@ -44,7 +44,7 @@ extern "C" __global__ void softmax_run(const float* __restrict__ x, float* __res
         for (int col = threadIdx.x; col < cols; col += 32) row[col] /= sum;
     }
 
-    // The run out of shared memory.
+    // Copy the rows out of shared memory.
     // ---- and here ----
     __syncwarp();
     float4* y4 = reinterpret_cast<float4*>(y);

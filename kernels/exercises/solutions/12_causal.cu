@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a causal mask: row r has softmax of its columns 0 to r, and 0 behind them
+// Idea:     a causal mask: row r has softmax of its columns 0 to r, and 0 after them
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   it writes the zeros of what is hidden
+// Wastes:   it writes the zeros of the masked columns
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_causal(const float* __restrict__ x, float* __restrict__ y,
@@ -27,7 +27,7 @@ extern "C" __global__ void softmax_causal(const float* __restrict__ x, float* __
         const int pack = threadIdx.x + 32 * k;
         v[k] = make_float4(minus_inf, minus_inf, minus_inf, minus_inf);
         if (pack < packs && 4 * pack <= row) v[k] = x4[pack];
-        // A row does not see the columns behind its own.
+        // Row r sees no column after column r.
         if (4 * pack > row) v[k].x = minus_inf;
         if (4 * pack + 1 > row) v[k].y = minus_inf;
         if (4 * pack + 2 > row) v[k].z = minus_inf;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     columns side by side: a block holds 32 of them, its eight warps share their rows
+// Idea:     a block holds 32 neighbouring columns; its eight warps share their rows
 // Row:      all blocks share a row; of its columns a block owns 32
 // Launch:   block = 256, grid = ceil_div(cols, 32)
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   each warp puts the same pairs together; in 13_any_axis.cu a few lanes do
+// Wastes:   every warp merges the same pairs; in 13_any_axis.cu a few lanes do
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_pairs(const float* __restrict__ x, float* __restrict__ y,
@@ -18,7 +18,7 @@ extern "C" __global__ void softmax_pairs(const float* __restrict__ x, float* __r
     const int col = blockIdx.x * 32 + lane;  // neighbouring lanes, neighbouring columns
 
     const float minus_inf = __int_as_float(0xff800000);
-    float v[16];  // of rows warp, warp + 8, ...
+    float v[16];  // rows warp, warp + 8, ...
     float largest = -3.402823466e+38f;  // finite: see 02_online.cu
 #pragma unroll
     for (int k = 0; k < 16; ++k) {
@@ -33,8 +33,8 @@ extern "C" __global__ void softmax_pairs(const float* __restrict__ x, float* __r
         sum += v[k];
     }
 
-    // Put the pairs (largest, sum) of the eight warps together, for each column: with the right
-    // `scale` each exponential above becomes its softmax.
+    // Merge the pairs (largest, sum) of the eight warps, for each column. With the right `scale`,
+    // each exponential above becomes a softmax.
     float scale = 1.0f / sum;
     // ---- write here ----
     __shared__ float maxima[8][32], sums[8][32];

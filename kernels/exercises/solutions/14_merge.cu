@@ -8,10 +8,10 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   the row is read twice, where registers would do
+// Wastes:   the row is read twice, although registers could hold it
 // Measured: no, this is an exercise
 
-// What a part of a row comes to: its maximum, the sum of exp(v - max), that of exp(v - max) * v.
+// The maximum of a part of a row, and its sums of exp(v - max) and of exp(v - max) * v.
 struct Found {
     float max, sum, dot;
 };
@@ -27,7 +27,7 @@ __device__ Found merge(Found a, Found b)
     return both;
 }
 
-extern "C" __global__ void way_back_from_x(const float* __restrict__ x, float* __restrict__ y,
+extern "C" __global__ void backward_from_x(const float* __restrict__ x, float* __restrict__ y,
                                   int rows, int cols)
 {
     x += (long long)blockIdx.x * cols;

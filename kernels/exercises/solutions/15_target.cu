@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the gradient of cross-entropy: softmax, less 1 in the target's column
+// Idea:     the gradient of cross-entropy: softmax, minus 1 in the target's column
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   softmax is computed again, which the loss had: two statistics per row are enough
+// Wastes:   it computes the maximum and the sum again, which the loss already had
 // Measured: no, this is an exercise
 
 extern "C" __global__ void minus_target(const float* __restrict__ x, float* __restrict__ y,
