@@ -14,14 +14,14 @@ The modules, lowest first:
     life       warps that wait: of a block, in time, and in the slots of an SM
     messages   messages between blocks
     labels     label placement without overlap
-    charts     bars, curves and heat maps
+    charts     bars, dots, curves and heat maps
     step       the speed of a step: the plot of a notebook and that of the series
     ledger     predictions and measurements of all steps
     lost_time  where the time of each kernel goes: the first picture of the README
     comparison  our kernels compared with other libraries
 """
 
-from .charts import bars, curves, heat
+from .charts import bars, curves, dots, heat
 from .comparison import baselines, not_ahead, speedups, unseen
 from .ledger import ledger
 from .life import life, slots, waiting
@@ -39,6 +39,7 @@ __all__ = [
     "bars",
     "baselines",
     "curves",
+    "dots",
     "heat",
     "ledger",
     "life",

@@ -1,4 +1,4 @@
-"""Bar charts, curves and heat maps with direct labels."""
+"""Bars, dots, curves and heat maps with direct labels."""
 
 from __future__ import annotations
 
@@ -31,27 +31,33 @@ def bars(
     stacked: bool = False,
     mark: str | Collection[str] | None = None,
     limit: Limit | None = None,
-    log: bool = False,
 ) -> None:
-    """Draw horizontal bars with their values, the first on top.
+    """Draw horizontal bars from zero with their values, the first on top.
 
     `values` are label -> number, or label -> {part: number}: adjacent bars, or one bar of all parts
     if `stacked`. `unit` names the axis. `mark` highlights one or more labels (or parts). `limit`
-    draws a line at a value, as in ("256 KB of L1", 256). With `log`, the value doubles at each
-    tick. `says` is the sentence below the figure.
+    draws a line at a value, as in ("256 KB of L1", 256). `says` is the sentence below the figure.
 
     Raises `ValueError` for no values, or for a `mark` that is not a label.
     """
-    chart = bar_chart(values, title, unit, stacked, mark, limit, log)
-    style.finish(chart.figure, title, says)
+    figure, _ = bar_chart(values, title, unit, stacked, mark, limit)
+    style.finish(figure, title, says)
 
 
-class Bars(NamedTuple):
-    """A chart of bars."""
-
-    figure: Figure
-    axes: Axes
-    places: dict[tuple[str, str], float]  # (label, part) -> vertical centre of its bar
+@checked
+def dots(
+    values: Mapping[str, float] | Mapping[str, Mapping[str, float]],
+    title: str,
+    unit: str,
+    says: str,
+    log: bool = False,
+    mark: str | Collection[str] | None = None,
+    limit: Limit | None = None,
+) -> None:
+    """As `bars`, for values that a bar from zero would not tell apart, or on an axis whose value
+    doubles at each tick (`log`)."""
+    figure, _ = bar_chart(values, title, unit, False, mark, limit, dots=True, log=log)
+    style.finish(figure, title, says)
 
 
 def bar_chart(
@@ -61,13 +67,13 @@ def bar_chart(
     stacked: bool = False,
     mark: str | Collection[str] | None = None,
     limit: Limit | None = None,
-    log: bool = False,
     colors: Mapping[str, str] | None = None,
-    most: float | None = None,
-    form: Callable[[float], str] | None = None,
-) -> Bars:
-    """The figure of `bars`. `colors` belong to labels or parts; bars beyond `most` are cut; `form`
-    formats a value. None has no bar, and NaN leaves an empty space."""
+    dots: bool = False,
+    log: bool = False,
+) -> tuple[Figure, Axes]:
+    """The figure of `bars` or `dots`. `colors` belong to labels or parts; None has no bar."""
+    from matplotlib.ticker import MaxNLocator
+
     if not values:
         raise ValueError("no values to draw")
     grouped = isinstance(next(iter(values.values())), Mapping)
@@ -82,7 +88,7 @@ def bar_chart(
         part: _color(part, place * grouped, marked) for place, part in enumerate(parts)
     }
     beside = grouped and not stacked
-    thick, gap = (0.18, 0.16) if beside else (0.28, 0.12)  # inches
+    thick, gap = (0.2, 0.14) if beside else (0.26, 0.14)  # inches
     places, middles, top = {}, [], 0.0
     for label, numbers in table.items():
         count = len(numbers) if beside else 1
@@ -90,42 +96,58 @@ def bar_chart(
         for number, part in enumerate(numbers):
             places[label, part] = top + (number * beside + 0.5) * thick
         top += count * thick + gap
-    rest = 1.0 + 0.3 * bool(limit) + 0.3 * stacked
-    figure, axes = style.chart(title, rest + top)
+    figure, axes = style.chart(title, 1.0 + 0.3 * bool(limit) + 0.3 * stacked + top)
+    shown = [value for numbers in table.values() for value in numbers.values()]
+    span = max(shown) - min(shown) if dots else max(map(abs, shown))
+    form = short if log else f"{{:.{_decimals(shown, span)}f}}".format
     if log:
         axes.set_xscale("log", base=2)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(plain)
-    form, first = form or short, next(iter(table))
-    ends = []
-    for label, numbers in table.items():
-        begin = 0.0
-        for part, value in numbers.items():
-            if math.isnan(value):
-                continue
-            y, shown = places[label, part], min(value, 1.12 * most) if most else value
-            axes.barh(y, shown, 0.9 * thick, left=begin, color=colors[part])
-            begin += shown * stacked
-            if not stacked:
-                cut = " \N{RIGHTWARDS ARROW}" if shown < value else ""
-                text = form(value) + cut + (f"  {part}" if beside and label == first else "")
-                ends.append((shown, y, text, part in marked))
-        if stacked:
-            ends.append((begin, middles[[*table].index(label)], form(begin), False))
+    if dots and not log:
+        ends = [*shown, *([limit[1]] if limit else [])]
+        room = 0.1 * (max(ends) - min(ends)) or 1
+        axes.set_xlim(min(ends) - room, max(ends) + room)
     axes.set_ylim(top - gap / 2, -gap / 2)
     if limit:
         axes.axvline(limit[1], **DASHED)
         labels.add(axes, limit[1], axes.get_ylim()[1], limit[0], (0, 3), fontsize=9.5)
     clear = {"bbox": {"color": "white", "pad": 0.5}} if limit else {}  # for the line of the limit
-    for x, y, text, bold in ends:
-        look = {"fontsize": 9.5, "fontweight": "bold" if bold else "normal", **clear}
-        labels.add(axes, max(x, 0), y, text, (4, 0), **look)  # distance from a bar to the left of 0
+    for (label, numbers), middle in zip(table.items(), middles, strict=True):
+        begin = 0.0
+        for part, value in numbers.items():
+            y, look = places[label, part], {"color": colors[part]}
+            if dots:
+                axes.axhline(y, color="#EEEEEE", linewidth=1, zorder=1)
+                axes.plot(value, y, "o", markersize=8, zorder=5, **look)
+            else:
+                axes.barh(y, value, 0.9 * thick, left=begin, **look)
+            begin += value * stacked
+            if not stacked:
+                text = form(value) + (f"  {part}" if beside and label == next(iter(table)) else "")
+                look = {"fontsize": 9.5, "fontweight": "bold" if part in marked else "normal"}
+                x = value if dots else max(value, 0)  # distance from a bar to the left of 0
+                labels.add(axes, x, y, text, (8 if dots else 4, 0), **look, **clear)
+        if stacked:
+            labels.add(axes, begin, middle, form(begin), (4, 0), fontsize=9.5, **clear)
     axes.set_yticks(middles, [textwrap.fill(label, 26) for label in table])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(unit)
     if stacked:
-        _name_parts(axes, table, parts, colors, places, bool(limit))
-    return Bars(figure, axes, places)
+        _name_parts(axes, table, parts, colors, places, bool(limit), form)
+    return figure, axes
+
+
+def _decimals(values: Sequence[float], span: float) -> int:
+    """Digits after the point of all numbers of a chart: three of what they span, at least one of
+    the smallest, and none if all are whole."""
+    if all(value == round(value) for value in values):
+        return 0
+    least = min(abs(value) for value in values if value)
+    coarse, fine = 2 - math.floor(math.log10(span or least)), -math.floor(math.log10(least))
+    return max(0, min(max(coarse, fine), 3))
 
 
 @checked
@@ -338,6 +360,7 @@ def _name_parts(
     colors: Mapping[str, str],
     places: Mapping[tuple[str, str], float],
     limit: bool,
+    form: Callable[[float], str],
 ) -> None:
     """The names of the parts above the bars, each with a square of its colour, and values where
     they fit."""
@@ -364,7 +387,7 @@ def _name_parts(
         for part, value in numbers.items():
             middle = {"ha": "center", "va": "center", "fontsize": 9}
             middle["color"] = style.ink_on(colors[part])
-            text = axes.text(begin + value / 2, places[label, part], short(value), **middle)
+            text = axes.text(begin + value / 2, places[label, part], form(value), **middle)
             begin += value
             left, right = axes.transData.transform([(begin - value, 0), (begin, 0)])[:, 0]
             if text.get_window_extent().width + 4 > right - left:

@@ -193,15 +193,14 @@ def not_ahead(cases: Sequence[Comparison]) -> None:
     shown.sort(key=lambda case: case.speedup)
     names = {f"{_where(case)}, {title_of(case.best_baseline)}": case for case in shown}
     title = "Where ours is not ahead of the best baseline"
-    chart = charts.bar_chart(
+    figure, axes = charts.bar_chart(
         {name: _faster(case) for name, case in names.items()},
         title,
         "% faster (grey: level, pale orange: slower, orange: lost)",
         mark=[name for name, case in names.items() if case.verdict == "LOSS"],
         colors={name: {**FILLS, "level": style.GREY}[case.verdict] for name, case in names.items()},
-        form=lambda percent: f"{round(percent, 1) + 0:.1f}",  # no -0.0
     )
-    chart.axes.axvline(0, color=style.BLACK, linewidth=1)
+    axes.axvline(0, color=style.BLACK, linewidth=1)
     counts = Counter(case.verdict for case in shown)
     says = f"Of {counted(len(cases), 'case')}: level at {counts['level']}"
     for verdict, word in ((SLOWER, SLOWER), ("LOSS", "lost")):
@@ -211,7 +210,7 @@ def not_ahead(cases: Sequence[Comparison]) -> None:
             says += f", {word} at "
             says += f"{len(words)}: {', '.join(words)}" if words else "none"
     says += "."
-    style.finish(chart.figure, title, says)
+    style.finish(figure, title, says)
 
 
 def _where(case: Comparison) -> str:
@@ -219,7 +218,7 @@ def _where(case: Comparison) -> str:
 
 
 def _faster(case: Comparison) -> float:
-    return 100 * (case.speedup - 1)
+    return round(100 * (case.speedup - 1), 1) + 0  # no -0.0
 
 
 def _shapes(cases: Sequence[Comparison]) -> str:
@@ -270,11 +269,10 @@ def _bars(cases: Sequence[Comparison], title: str):
         for case in cases
     }
     unit = "fraction of copy bandwidth"
-    chart = charts.bar_chart(
+    figure, _ = charts.bar_chart(
         *(values, title, unit),
         mark=OURS,
         limit=("a copy", 1.0),
         colors={title_of(name): style.look(name).color for name in _named(cases)},
-        form=lambda share: f"{share:.2f}" if share >= 0.005 else "<0.01",
     )
-    return chart.figure
+    return figure

@@ -15,6 +15,7 @@ LINES = {"hits": ([32, 64, 128], [90, 50, 50]), "misses": ([32, 64, 128], [10, 5
 FIELDS = [0.1, 0.5], [None, 0.931], [0.2, math.nan]
 PARTS = {"03_shared": {"loads": 51.2, "tree": 20.0}, "04_shuffle": {"loads": 50.0, "tree": 0.1}}
 TITLES = {"bars": ("Loads", "KB"), "curves": ("Cache", "columns", "percent")}
+TITLES["dots"] = TITLES["bars"]
 TITLES["heat"] = ("Pieces", "bytes", "blocks")
 
 
@@ -23,6 +24,8 @@ TITLES["heat"] = ("Pieces", "bytes", "blocks")
     [
         ("bars", [{"16 loads": 12.34, "one": 0.92}], {"mark": "one", "limit": ("11 KB", 11)}),
         ("bars", [PARTS], {"stacked": True}),
+        ("dots", [PARTS], {"log": True, "limit": ("half", 30)}),
+        ("dots", [{"one": 0.9312, "two": 1.0}], {"mark": "one", "limit": ("a copy", 1.0)}),
         ("curves", [LINES], {"mark": "hits", "limit": ("half", 70)}),
         ("curves", [LINES], {"logx": False, "logy": True}),
         ("heat", [[1, 2, 4], ["4 KB", "8 KB"], FIELDS], {"mark": (2, "8 KB")}),
@@ -42,7 +45,33 @@ def test_a_limit_runs_behind_values_and_a_value_wider_than_its_part_is_left_out(
     assert matplotlib.colors.to_hex(value.get_bbox_patch().get_facecolor()) == "#ffffff"
     draw.bars(PARTS, "Where time goes", "us", "In loads.", stacked=True)
     seen = [text.get_text() for text in shown.take()[0].axes[0].texts if text.get_visible()]
-    assert seen == ["71.2", "50.1", "51.2", "20", "50"], "not 0.1"
+    assert seen == ["71.2", "50.1", "51.2", "20.0", "50.0"], "not 0.1"
+
+
+def numbers(figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_numbers_of_a_chart_have_as_many_decimals_as_one_another(shown) -> None:
+    for values, said in (
+        ([12.345, 0.92], ["12.3", "0.9"]),
+        ([1000.4, 20.0], ["1000", "20"]),
+        ([3, 1.0], ["3", "1"]),
+        ([5.0, 0.013], ["5.00", "0.01"]),
+        ([0.5, -0.25], ["0.500", "-0.250"]),
+    ):
+        draw.bars(dict(zip("ab", values, strict=True)), "Loads", "KB", "So.")
+        assert numbers(shown.take()[0]) == said
+
+
+def test_dots_begin_where_the_values_do_and_bars_at_zero(shown) -> None:
+    draw.dots({"one": 97.1, "two": 100.3}, "Share", "%", "So.", limit=("a copy", 100))
+    figure, _, _ = shown.take()
+    low, high = figure.axes[0].get_xlim()
+    assert 96 < low < 97.1 < 100.3 < high < 101 and not figure.axes[0].patches
+    assert numbers(figure) == ["a copy", "97.10", "100.30"]
+    draw.bars({"one": 97.1, "two": 100.3}, "Share", "%", "So.")
+    assert shown.take()[0].axes[0].get_xlim()[0] == 0
 
 
 @pytest.mark.parametrize(
