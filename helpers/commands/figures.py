@@ -9,16 +9,14 @@ writing.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, deeper_notebooks
 from ..catalogue.registry import UNFUSED, split_trial, step_number, steps, variants
@@ -38,7 +36,7 @@ from ..measure.comparison import (
     load_comparisons,
     load_unseen,
 )
-from ..measure.records import load_record, predictions, recorded_steps, series
+from ..measure.records import load_record, predictions, recorded_steps
 from ..page.comparison_text import (
     around_block,
     comparison_block,
@@ -50,10 +48,14 @@ from ..page.comparison_text import (
     verdicts,
 )
 from ..page.draw.comparison import of_speedups, of_unseen
-from ..page.draw.lost_time import figure_of_lost_time, lost_time_bars, title_of
-from ..page.draw.step import A_COPY, COPY, eager, save_series
+from ..page.draw.digest import digest_of
+from ..page.draw.lost_time import figure_of_lost_time, title_of
+from ..page.draw.step import A_COPY, COPY, series_figure
 from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PLOT = folder_of(REFERENCE_GPU) / "series.png"
@@ -87,9 +89,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if stale else 0
     for name, text in texts.items():
         (ROOT / name).write_text(text, encoding="utf-8", newline="\n")
-    for path, (digest, save) in pictures.items():
-        if digest != drawn_digest(path):
-            save(path, dpi=200, metadata={"Description": digest})
+    for path, figure in pictures.items():
+        if (digest := digest_of(figure)) != drawn_digest(path):
+            figure.savefig(path, dpi=200, metadata={"Description": digest})
     return 0
 
 
@@ -100,7 +102,7 @@ def out_of_date() -> list[str]:
         for name, text in wanted_texts().items()
         if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != text
     ]
-    drawn = [path for path, (digest, _) in plots().items() if digest != drawn_digest(path)]
+    drawn = [path for path, one in plots().items() if digest_of(one) != drawn_digest(path)]
     return [*stale, *(str(path.relative_to(ROOT)) for path in drawn)]
 
 
@@ -283,56 +285,23 @@ def notebook_link(step: str) -> str:
     return f"[{step[:2]}](notebooks/{found.name})" if found else "-"
 
 
-def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
-    """Picture -> (hash of its data, function that draws it)."""
-    bars = [(bar.case.samples_us, bar.case.copy_samples_us, *bar[1:]) for bar in lost_time_bars()]
-    found = {
-        PLOT: (plot_digest(), save_series),
-        LOST_TIME: (digest_of(bars), partial(save, figure_of_lost_time)),
-    }
+def plots() -> dict[Path, Figure]:
+    """Picture -> its figure."""
+    found = {PLOT: series_figure(), LOST_TIME: figure_of_lost_time()[0]}
     for dtype, path in SPEEDUPS.items():
-        try:
-            cases = comparison_cases(dtype)
-        except FileNotFoundError:
-            continue
-        if cases:
-            shown = [
-                (case.shape, case.verdict, f"{case.speedup:.3f}", case.marks) for case in cases
-            ]
-            found[path] = (digest_of(shown), partial(save, partial(of_speedups, cases)))
+        with suppress(FileNotFoundError):
+            if cases := comparison_cases(dtype):
+                found[path], _ = of_speedups(cases)
     if cases := recorded_by(load_unseen):
-        data = [(*one.shape, one.dtype, one.samples_us[one.step], one.verdict) for one in cases]
-        found[UNSEEN] = digest_of(data), partial(save, partial(of_unseen, cases))
+        found[UNSEEN], _ = of_unseen(cases)
     return found
 
 
-def save(draw: Callable[[], tuple], path: Path, **options) -> None:
-    """Save what `draw` draws, without a screen; `options` are those of `savefig`."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    draw()[0].savefig(path, **options)
-
-
-def plot_digest() -> str:
-    """Hash of the data of the plot of the series."""
-    shown = [(record.step, record.label, record.of_family("long")) for record in series()]
-    shown.append(("PyTorch", "", eager("float32", "long", REFERENCE_GPU)))
-    return digest_of(
-        (name, label, [(case.shape, case.samples_us, case.copy_samples_us) for case in cases])
-        for name, label, cases in shown
-    )
-
-
-def digest_of(data: Iterable) -> str:
-    return hashlib.sha256(json.dumps([*data], sort_keys=True).encode()).hexdigest()
-
-
 def drawn_digest(path: Path) -> str:
-    """The hash stored in the description of a picture on disk."""
+    """The digest stored in the description of a picture on disk."""
     if not path.is_file():
         return ""
-    found = re.search(rb"Description\0([0-9a-f]{64})", path.read_bytes())
+    found = re.search(rb"Description\0([0-9a-f]+)", path.read_bytes())
     return found[1].decode() if found else ""
 
 

@@ -25,7 +25,7 @@ from ..catalogue.store import Run, utc_now
 from ..measure import bench
 from ..measure.records import Case, predicted_at
 from ..measure.workers import Failure
-from ..page.draw.step import save_series
+from ..page.draw.step import series_figure
 from ..page.tables import summary_table
 from ..run.check import check_kernel
 from ..simt.checks import at_least
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         return 1 if failed else 0
     verdicts = check_steps(jobs)
     here = {} if replaying() else time_steps(verdicts)
-    save_series(BUILD / "series.png", here)
+    series_figure(here).savefig(BUILD / "series.png")
     print(summary_table(verdicts, "on the SIMT machine" if replaying() else "on this GPU", here))
     print("\nExecuted notebooks and series.png are in build/.")
     return 0 if not failed and all(verdict == "right" for verdict in verdicts.values()) else 1

@@ -10,6 +10,8 @@ from helpers.commands import figures
 from helpers.measure import bench, records
 from helpers.measure.records import Case, Record
 from helpers.page import tables
+from helpers.page.draw.digest import digest_of
+from helpers.page.draw.step import series_figure
 from helpers.problem.problem import Problem
 from tests import made_up
 from tests.made_up import DEVICE
@@ -28,24 +30,21 @@ def rows_of(block: str) -> dict[str, list[str]]:
 
 
 def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(figures, "SPEEDUPS", {"float32": tmp_path / "lead.png"})
-    monkeypatch.setattr(figures, "PLOT", tmp_path / "series.png")
-    monkeypatch.setattr(figures, "UNSEEN", tmp_path / "unseen.png")
-    monkeypatch.setattr(figures, "LOST_TIME", tmp_path / "lost-time.png")
-    drawn = []
-    monkeypatch.setattr(figures, "save_series", lambda path, **_: drawn.append(path.name))
+    for name in ("PLOT", "UNSEEN", "LOST_TIME"):
+        monkeypatch.setattr(figures, name, tmp_path / f"{name}.png")
+    path = tmp_path / "lead.png"
+    monkeypatch.setattr(figures, "SPEEDUPS", {"float32": path})
     monkeypatch.setattr(figures, "wanted_texts", dict)
     monkeypatch.setattr(figures, "out_of_date", list)
-    assert figures.main([]) == 0 and drawn == ["series.png"]
-    path = tmp_path / "lead.png"
+    assert figures.main([]) == 0 and len([*tmp_path.iterdir()]) == 4
     digest = figures.drawn_digest(path)
-    assert digest == figures.plots()[path][0] and path.read_bytes()[1:4] == b"PNG"
+    assert digest == digest_of(figures.plots()[path]) and path.read_bytes()[1:4] == b"PNG"
     before = path.stat().st_mtime_ns
     assert figures.main([]) == 0 and path.stat().st_mtime_ns == before
     (case, *others) = figures.comparison_cases("float32")
     slower = dataclasses.replace(case, samples_us={**case.samples_us, case.step: [1e4] * 7})
     monkeypatch.setattr(figures, "comparison_cases", lambda *_: [slower, *others])
-    assert figures.plots()[path][0] != digest
+    assert digest_of(figures.plots()[path]) != digest
 
 
 # ---- steps that are predicted elsewhere ---------------------------------------------------------
@@ -187,8 +186,8 @@ def test_plot_has_the_steps_of_the_series_and_depends_on_nothing_else(
     assert records.series() == []
     naive = copy.deepcopy(records.load_record("01_naive"))  # other tests read the samples too
     monkeypatch.setattr(records, "recorded_steps", lambda: [naive])
-    digest = figures.plot_digest()
+    digest = digest_of(series_figure())
     naive.cases[:] = [case for case in naive.cases if case.rows != 4096]
-    assert figures.plot_digest() == digest, "the sweep is not in the plot"
-    naive.cases[0].samples_us[0] += 1
-    assert figures.plot_digest() != digest
+    assert digest_of(series_figure()) == digest, "the sweep is not in the plot"
+    naive.of_family()[0].samples_us[:] = [1.0]
+    assert digest_of(series_figure()) != digest

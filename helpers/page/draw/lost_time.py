@@ -19,6 +19,7 @@ from ...simt.words import counted
 from .. import profile
 from . import style
 from .canvas import Box, canvas, end_of, rectangle, words
+from .digest import FONT_PLACED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -183,6 +184,6 @@ def _draw_time(axes: Axes, middle: float, bar: Bar, scale: float) -> None:
     ink, text = style.ink(style.RED, PALE), bar.wastes
     if bar.case.share >= LIKE_A_COPY:
         ink, text = style.BLUE, "as long as a copy"
-    cause = words(axes, copy + 9, middle, text, 10, color=ink)
+    cause = words(axes, copy + 9, middle, text, 10, color=ink, **FONT_PLACED)
     if end_of(cause) > end - 4:  # it does not fit into the bar
         cause.set_x(end_of(time) + 10)

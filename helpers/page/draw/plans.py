@@ -80,8 +80,8 @@ def _field(axes: Axes, point: Tuned, color: tuple[float, ...] | None) -> None:
     corner, width, height = (left, bottom), right - left, top - bottom
     axes.add_patch(mpl.patches.Rectangle(corner, width, height, zorder=2, **paint))
     if not color and point.trial != point.rule:
-        middle = left + width / 2, bottom + height / 2
-        axes.plot(*middle, ".", color=style.BLACK, markersize=4, zorder=3)
+        middle, ink = (left + width / 2, bottom + height / 2), style.ink_on(paint["facecolor"])
+        axes.plot(*middle, ".", color=ink, markersize=4, zorder=3)
 
 
 def _frame(axes: Axes, points: Sequence[Tuned]) -> None:

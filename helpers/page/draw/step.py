@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...base.arguments import checked
@@ -85,23 +84,18 @@ def series(
     style.finish(figure, pair.finding, pair.sentence())
 
 
-def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -> None:
-    """Draw the records of the series into a file, without a screen; live cases (`here`, step ->
-    case) are drawn over them with rings. `options` are those of matplotlib's `savefig`."""
-    import matplotlib
-
-    matplotlib.use("agg")
+def series_figure(here: Mapping[str, Case] | None = None) -> Figure:
+    """The records of the series; live cases (`here`, step -> case) are drawn over them with
+    rings."""
     figure, _ = _series(records.series(), "float32", "long")
-    axes, shown = figure.axes[0], 0
-    for step, case in (here or {}).items():
-        if case.dtype == "float32" and case.family != "few":
-            look = {**style.look(step)._asdict(), "linestyle": ""}
-            axes.plot(case.cols, case.share, markersize=10, markeredgecolor="black", **look)
-            shown += 1
-    if shown:
-        says = "ringed: measured here, now; lines: recorded"
-        axes.text(0.99, 0.02, says, transform=axes.transAxes, ha="right", fontsize=style.SMALL)
-    figure.savefig(path, **options)
+    axes, live = figure.axes[0], [*(here or {}).values()]
+    live = [case for case in live if case.dtype == "float32" and case.family != "few"]
+    for case in live:
+        look = {**style.look(case.step)._asdict(), "linestyle": ""}
+        axes.plot(case.cols, case.share, markersize=10, markeredgecolor="black", **look)
+    if live:
+        axes.set_title("ringed: measured here, now; lines: recorded", fontsize=9.5, loc="right")
+    return figure
 
 
 def eager(dtype: str, family: str, gpu: str) -> list[Case]:

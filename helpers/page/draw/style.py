@@ -67,20 +67,24 @@ STYLE = {
 
 # ---- colours and markers ------------------------------------------------------------------------
 
-# Of the steps from 01 on, then again from the first; neighbours differ in lightness, so that they
-# do so in grey too.
+# Of the steps from 01 on, then again from the first. A search found them: steps that share a figure
+# are as far apart as can be in three kinds of colour vision, and neighbours differ in lightness.
 COLORS = (
-    "#C33C3C",
-    "#1E4B0F",
-    "#1E8CE6",
-    "#870F5A",
-    "#00A064",
-    "#4B1EB4",
-    "#D21EB4",
-    "#0A32E0",
-    "#F01E78",
-    "#4B3C87",
-    "#0F9687",
+    "#C105B8",
+    "#224389",
+    "#23AE44",
+    "#790157",
+    "#0FA0F6",
+    "#025C35",
+    "#3C6EFF",
+    "#9E0004",
+    "#A1549A",
+    "#481F8F",
+    "#6207FF",
+    "#C95157",
+    "#FF54CC",
+    "#205400",
+    "#31A477",
 )
 # Of the same steps; those past the last are stars of six points and more.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "d", "h", (4, 1, 0), (3, 1, 0))

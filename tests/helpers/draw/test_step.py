@@ -219,24 +219,19 @@ def test_other_operation_stands_beside_its_bandwidth_baseline_alone(monkeypatch,
 # ---- the series ---------------------------------------------------------------------------------
 
 
-def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> None:
-    from matplotlib.figure import Figure
-
-    saved = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: saved.append(figure))
+def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch) -> None:
     monkeypatch.setattr(records, "series", lambda: [steady("01_x"), steady("02_x")])
     here = {"02_x": steady("02_x", us=40.0).case(65536, 4096)}
     here["09_x"] = steady("09_x").of_family("few")[0]  # no figure of the series has it
-    step.save_series(tmp_path / "series.png", here)
-    step.save_series(tmp_path / "series.png")
+    both = step.series_figure(here), step.series_figure()
     ringed, plain = (
         [line for line in figure.axes[0].lines if line.get_markeredgecolor() == "black"]
-        for figure in saved
+        for figure in both
     )
     (point,) = ringed
     assert (point.get_xdata()[0], point.get_ydata()[0]) == (4096, here["02_x"].share)
     assert (point.get_color(), point.get_marker()) == style.look("02_x")[:2]
-    said = [any("measured here" in text.get_text() for text in f.axes[0].texts) for f in saved]
+    said = ["measured here" in figure.axes[0].get_title("right") for figure in both]
     assert (said, plain) == ([True, False], [])
     with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
         draw.series([steady("01_x")], dtype="bfloat16", family="grid")
