@@ -1,7 +1,7 @@
 """Estimate the reading time of a notebook from its text and the text of its outputs.
 
 Time = prose words / (130 per minute) + 4 s per line of code + 3 s per line of text output; the
-lines of a kernel in an output count 4 s if they are new and 1 s otherwise, folded or not.
+lines of a kernel in an output count 4 s if they are new and 1 s otherwise, unless folded.
 
 - Prose is Markdown, headings and tables too, without `<details>` blocks (hints and answers),
   without lines that only contain links and bold labels (navigation, questions for deeper

@@ -1,8 +1,8 @@
 """Rich output with a plain form: HTML or Markdown on a page, text within 80 columns elsewhere.
 
-Colours are inline styles on their own light background: JupyterLab keeps those of an untrusted
-notebook, and they are legible in a dark theme too. A mark is also a character, which remains if a
-page removes styles.
+Colours are inline styles with JupyterLab's theme variables, so that they are those of a light or a
+dark theme; where there is no theme, as on a web page, the second value counts. A mark is also a
+character, which remains if a page removes styles.
 """
 
 from __future__ import annotations
@@ -10,31 +10,44 @@ from __future__ import annotations
 import functools
 import html
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+
+from ..simt.words import counted
 
 COLUMNS = 80  # width of the plain form
 FIGURE = "application/vnd.softmax-worklog.figure"  # of the digests of helpers.page.draw.digest
-GROUND = "#fafafa"
-INK = "#1f2328"
-MUTED = "#656d76"
+
+
+def _theme(name: str, otherwise: str) -> str:
+    return f"var(--jp-{name},{otherwise})"
+
+
+GROUND = _theme("cell-editor-background", "#fafafa")
+INK = _theme("content-font-color1", "#1f2328")
+MUTED = _theme("content-font-color2", "#656d76")
 COLOURS = {  # kind of token -> colour; other tokens use the ink colour
-    "comment": "#57606a",
-    "keyword": "#8b1a86",
-    "cuda": "#0550ae",
-    "number": "#953800",
-    "string": "#0a5536",
-    "preprocessor": "#6639ba",
+    "comment": _theme("content-font-color2", "#57606a"),
+    "keyword": _theme("mirror-editor-keyword-color", "#8b1a86"),
+    "cuda": _theme("mirror-editor-def-color", "#0550ae"),
+    "number": _theme("mirror-editor-number-color", "#953800"),
+    "string": _theme("mirror-editor-string-color", "#0a5536"),
+    "preprocessor": _theme("mirror-editor-atom-color", "#6639ba"),
 }
-MARKS = {  # character -> (colour of the bar at the left, background of the line)
-    "+": ("#1a7f37", "#e3f5e6"),
-    "-": ("#b35900", "#fdf0e1"),
-    ">": ("#cf222e", "#ffebe9"),
+MARKS = {  # character -> (colour of the bar at the left, background of the line), on any ground
+    "+": ("#2da44e", "rgba(46,164,79,0.15)"),
+    "-": ("#d4762c", "rgba(212,118,44,0.15)"),
+    ">": ("#e5534b", "rgba(229,83,75,0.18)"),
 }
 FONT = "font-family:monospace;font-size:12px;line-height:1.45"
-BLOCK = f"margin:0;padding:6px 0;background-color:{GROUND};color:{INK};{FONT};white-space:pre-wrap"
-CHARACTER = 0.602  # width of one in em
-CAPTION = f"padding:4px 8px;background-color:{GROUND};color:{INK};font-size:13px"
+# A long line scrolls; the grounds of lines are as wide as the longest one.
+BOX = f"overflow-x:auto;padding:6px 0;background-color:{GROUND};color:{INK};{FONT}"
+INSIDE = "display:inline-block;min-width:100%"
+BLOCK = "margin:0;padding:0;background-color:transparent;color:inherit;white-space:pre;font:inherit"
+LINK = _theme("content-link-color", "#0550ae")
+SUMMARY = f"cursor:pointer;padding:0 11px;white-space:nowrap;color:{LINK}"
+CAPTION = f"padding:4px 11px;color:{INK};font-size:13px"
 
 
 @dataclass(frozen=True)
@@ -75,16 +88,34 @@ def caption(text: str) -> str:
     return f'<div style="{CAPTION}">{text}</div>'
 
 
+@dataclass(frozen=True)
+class Fold:
+    """Lines of a listing that a click opens; in the plain form, the number of them."""
+
+    title: str
+    lines: Sequence[Line]
+
+    @property
+    def summary(self) -> str:
+        new = sum(line.mark == "+" for line in self.lines)
+        return f"{self.title}, {counted(len(self.lines), 'line')}{f', {new} new' if new else ''}"
+
+
+Piece = Line | Fold
+
+
 def marked(mark: str) -> str:
     """A mark as it appears beside lines, for a caption."""
     bar, ground = MARKS[mark]
-    style = f"padding:0 5px;border-left:3px solid {bar};background-color:{ground};color:{INK}"
+    style = f"padding:0 5px;border-left:3px solid {bar};background-color:{ground}"
     return f'<span style="{style}">{escape(mark)}</span>'
 
 
-def details(summary: str, content: str) -> str:
-    """Folded HTML; `summary` is text."""
-    return f'<details style="margin:2px 0"><summary>{escape(summary)}</summary>{content}</details>'
+def details(summary: str, content: str, style: str = "") -> str:
+    """Folded HTML; `summary` is text, `style` that of its line."""
+    look = f' style="{style}"' if style else ""
+    summary = f"<summary{look}>{escape(summary)}</summary>"
+    return f'<details style="margin:2px 0">{summary}{content}</details>'
 
 
 def wrapped(text: str, indent: int = 0) -> list[str]:
@@ -103,14 +134,9 @@ class Page:
         self.plain += wrapped(text, indent)
         self.html.append(caption(in_html or escape(text)))
 
-    def code(self, lines: Sequence[Line]) -> None:
-        self.plain += code_plain(lines)
-        self.html.append(code_html(lines))
-
-    def fold(self, summary: str, lines: Sequence[Line], plain: Sequence[str] = ()) -> None:
-        """Folded code; `plain` takes its place in the plain form."""
-        self.plain += plain or code_plain(lines)
-        self.html.append(details(summary, code_html(lines)))
+    def code(self, pieces: Sequence[Piece]) -> None:
+        self.plain += code_plain(pieces)
+        self.html.append(code_html(pieces))
 
     def display(self) -> None:
         Rich("\n".join(self.plain), "".join(self.html)).display()
@@ -119,45 +145,68 @@ class Page:
 # ---- code -------------------------------------------------------------------------------------
 
 
-def code_html(lines: Sequence[Line]) -> str:
-    """Coloured lines of CUDA C++ with numbers and marks."""
-    numbers = _numbers(lines)
-    texts = [_text(line, COLUMNS) for line in lines]
+def code_html(pieces: Sequence[Piece]) -> str:
+    """Coloured lines of CUDA C++ with numbers and marks, and folds between them."""
+    wide, content = _width(pieces), ""
+    for folded, run in _runs(pieces):
+        if folded:
+            content += "".join(
+                details(f"⋯ {one.summary}", _block(one.lines, wide), SUMMARY) for one in run
+            )
+        else:
+            content += _block(run, wide)
+    return f'<div style="{BOX}"><div style="{INSIDE}">{content}</div></div>'
+
+
+def _block(lines: Sequence[Line], wide: int) -> str:
     rows = []
-    for line, number, tokens in zip(lines, numbers, tokens_of("\n".join(texts)), strict=True):
+    texts = [_text(line, COLUMNS) for line in lines]
+    for line, tokens in zip(lines, tokens_of("\n".join(texts)), strict=True):
         code = "".join(_coloured(COLOURS.get(kind), text) for kind, text in tokens)
-        bar, ground = MARKS.get(line.mark, (GROUND, GROUND))
-        # What does not fit goes on below, further to the right than the line begins; not much
-        # further, so that a narrow page has room for it.
-        hanging = CHARACTER * (len(number) + min(_indent(line) + 4, 16))
-        style = (
-            f"padding-left:{hanging + 0.5:.1f}em;text-indent:-{hanging:.1f}em;"
-            f"border-left:3px solid {bar};background-color:{ground}"
-        )
-        rows.append(f'<div style="{style}">{_coloured(MUTED, number)}{code}</div>')
+        bar, ground = MARKS.get(line.mark, ("transparent", "transparent"))
+        style = f"padding:0 8px;border-left:3px solid {bar};background-color:{ground}"
+        rows.append(f'<div style="{style}">{_coloured(MUTED, _number(line, wide))}{code}</div>')
     return f'<pre style="{BLOCK}">{"".join(rows)}</pre>'
 
 
-def code_plain(lines: Sequence[Line]) -> list[str]:
+def code_plain(pieces: Sequence[Piece]) -> list[str]:
     """The same as lines of text within 80 columns."""
-    found = []
-    for line, number in zip(lines, _numbers(lines), strict=True):
-        number = f"  {number}"
+    found, wide = [], _width(pieces)
+    for piece in pieces:
+        if isinstance(piece, Fold):
+            found += wrapped(f"{' ' * (wide + 5)}... {piece.summary}", wide + 9)
+            continue
+        number = f"  {_number(piece, wide)}"
         found += textwrap.wrap(
-            number + _text(line, COLUMNS - len(number)),
+            number + _text(piece, COLUMNS - len(number)),
             COLUMNS,
-            subsequent_indent=" " * min(len(number) + _indent(line) + 4, COLUMNS // 2),
+            subsequent_indent=" " * min(len(number) + _indent(piece) + 4, COLUMNS // 2),
             break_on_hyphens=False,
             replace_whitespace=False,
         ) or [number.rstrip()]
     return found
 
 
-def _numbers(lines: Sequence[Line]) -> list[str]:
-    """The prefix of each line: its number, padded to the widest, and its mark."""
-    numbers = ["" if line.number is None else str(line.number) for line in lines]
-    wide = max(map(len, numbers), default=0)
-    return [f"{number:>{wide}} {line.mark} " for number, line in zip(numbers, lines, strict=True)]
+def _runs(pieces: Sequence[Piece]) -> Iterator[tuple[bool, list]]:
+    """(whether they are folds, neighbouring pieces of one kind)."""
+    for folded, run in groupby(pieces, key=lambda piece: isinstance(piece, Fold)):
+        yield folded, [*run]
+
+
+def _width(pieces: Sequence[Piece]) -> int:
+    """The number of digits of the largest line number."""
+    lines = (
+        line
+        for piece in pieces
+        for line in (piece.lines if isinstance(piece, Fold) else (piece,))
+        if line.number is not None
+    )
+    return max((len(str(line.number)) for line in lines), default=0)
+
+
+def _number(line: Line, wide: int) -> str:
+    """The prefix of a line: its number, padded to the widest, and its mark."""
+    return f"{'' if line.number is None else line.number:>{wide}} {line.mark} "
 
 
 def _text(line: Line, columns: int) -> str:

@@ -21,81 +21,61 @@ from ..simt.words import counted, often
 from .own import note, source
 from .rich import (
     COLUMNS,
+    Fold,
     Line,
     Page,
+    Piece,
     Rich,
     code_html,
     details,
     escape,
     marked,
     tokens_of,
-    wrapped,
 )
 
 MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
-FOLDED_UNDER = "folded under it:"
 
 
 @checked
 def kernel(
     name_or_code: str,
     since: str | Sequence[str] | None = None,
-    body: bool | Collection[str] = False,
-    without: Collection[str] = (),
-    off: Collection[str] = (),
-    folded: Collection[str] = (),
+    also: Collection[str] = (),
+    fold: Collection[str] = (),
     header: bool = False,
 ) -> None:
     """Show a kernel, its lines numbered as findings and `Trace.report` cite them.
 
     `name_or_code` is a file in kernels/ ("03_shared.cu") or the text of a source. Lines of code
     that occur in none of the files (or texts) `since` are marked; white space and comments are
-    ignored. The contract comment is omitted unless `header`. With `body`, the `__global__` function
-    comes first, after the functions and structs that `body` names, and the rest is folded below it.
-    `without` omits functions and structs by name, and checks of macros and types by "static_assert"
-    and "#error"; a line names what is omitted. Statements that begin with `if` or `for` on one of
-    the conditions `off`, a macro or "CLUSTER > 1", are folded: they do nothing if these are false.
-    The sections `folded` of a function body, from a comment `// ---- name ----` to the next, are
-    folded too, and each included file of kernels/include/ is folded under its name.
+    ignored. The contract comment is omitted unless `header`.
 
-    Raises `FileNotFoundError` for an unknown file, `ValueError` for an unknown function or section.
+    Some parts are folded in their place. Of a kernel with includes that is everything but its
+    `__global__` function and the functions and structs `also`; of a text without one, everything
+    but `also`, if given. `fold` adds sections of the body, from a comment `// ---- name ----` to
+    the next, and conditions, such as a macro or "CLUSTER > 1": statements that begin with `if` or
+    `for` on one of them do nothing if it is false.
+
+    Raises `FileNotFoundError` for an unknown file, and `ValueError` for a function, section or
+    condition that is not there.
     """
     text = _read(name_or_code)
     earlier = [since] if isinstance(since, str) else list(since or ())
     known = [_read(one) for one in earlier]
     new = _new_lines(text, known) if earlier else set()
-    parts, sections = _parts(text), _sections(text)
-    beside = set() if isinstance(body, bool) else {*body}
-    every = [name for part in parts for name in part.names]
-    for what, asked, there in (
-        ("function", {*without, *beside}, every),
-        ("section", {*folded}, [*sections]),
-    ):
-        if unknown := asked - {*there}:
-            names = ", ".join(dict.fromkeys(there)) or "none"
-            raise ValueError(f"{text.file} has no {what} {', '.join(sorted(unknown))}, but {names}")
-    left_out = [part for part in parts if part.names and {*part.names} <= {*without}]
-    headings = [part for part in parts if part.heading and _all_of_section(part, parts, left_out)]
-    gone = {at for part in [*left_out, *headings] for at in part.places}
-    gone |= {*range(0 if header else _after_header(text))}
-    chosen = [part for part in parts if part.kernel or not beside.isdisjoint(part.names)]
-    around = [at for part in chosen for at in (part.places[0] - 1, *part.places)]  # a blank line
-    first = [at for at in around if at >= 0 and at not in gone] if body else []
-    first = first or [at for at in range(len(text.lines)) if at not in gone]
-
-    def lines(places: Sequence[int]) -> list[Line]:
-        places = _without_blank_ends(text, places)
-        return [Line(text.first + at, text.lines[at], "+" if at in new else " ") for at in places]
-
-    under = {at for name in folded for at in sections[name]}
-    idle = [at for at in _statements_on(off, text) if at in first and at not in under]
-    shown = lines([at for at in first if at not in under and at not in idle])
-    folds = [(name, lines(sections[name])) for name in folded]
-    set_to = " is not 0" if all(map(str.isidentifier, off)) else ""
-    folds += [(f"where {' or '.join(off)}{set_to}", lines(idle))] if idle else []
-    folds += [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
+    folds = {**_other_parts(text, {*also}), **_folded_statements(text, fold)}
+    pieces: list[Piece] = [Fold(title, lines) for title, lines in _included(text, known)]
+    start = 0 if header else _after_header(text)
+    shown = 0
+    for title, run in groupby(range(start, len(text.lines)), key=lambda at: folds.get(at, "")):
+        lines = [
+            Line(text.first + at, text.lines[at], "+" if at in new else " ")
+            for at in _without_blank_ends(text, [*run])
+        ]
+        shown += 0 if title else len(lines)
+        pieces += [Fold(title, lines)] * bool(lines) if title else lines
     page = Page()
-    title = f"{text.title}, {counted(len(shown), 'line')}"
+    title = f"{text.title}, {counted(shown, 'line')}"
     legend = f" marks lines that are new since {' and '.join(map(_name, earlier))}"
     if earlier:
         page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)
@@ -103,18 +83,7 @@ def kernel(
         page.say(title)
     if any(whose := note(text.file)):
         page.say(*whose)
-    page.code(shown)
-    page.plain += [FOLDED_UNDER] if folds else []
-    for title, inside in folds:
-        page.fold(_summary(title, inside), inside)
-    for title, inside in _included(text, known):
-        summary = _summary(title, inside)
-        page.fold(summary, inside, wrapped(f"includes {summary}", 4))
-    if left_out:
-        named = [
-            f"{name} (line {text.first + part.begins})" for part in left_out for name in part.names
-        ]
-        page.say(f"not shown: {', '.join(named)}")
+    page.code(pieces)
     page.display()
 
 
@@ -278,12 +247,6 @@ def _lines_of_includes(text: _Text) -> set[str]:
     return {line.strip() for lines in text.includes.values() for line in lines.values()}
 
 
-def _summary(title: str, lines: Sequence[Line]) -> str:
-    """The title of a fold, with the number of its lines."""
-    new = sum(line.mark == "+" for line in lines)
-    return f"{title} ({counted(len(lines), 'line')}{f', {new} new' if new else ''})"
-
-
 def _after_header(text: _Text) -> int:
     """The number of lines of the contract, the comment with keys at the top."""
     end = next((at for at, line in enumerate(text.lines) if not line.startswith("//")), 0)
@@ -298,14 +261,6 @@ def _without_blank_ends(text: _Text, places: Sequence[int]) -> list[int]:
         if text.lines[at].strip() or (kept and text.lines[kept[-1]].strip()):
             kept.append(at)
     return kept[:-1] if kept and not text.lines[kept[-1]].strip() else kept
-
-
-def _all_of_section(
-    heading: _Paragraph, parts: Sequence[_Paragraph], left_out: Sequence[_Paragraph]
-) -> bool:
-    """Whether the whole section under a heading is hidden."""
-    inside = [part for part in parts if part.section == heading.section and not part.heading]
-    return bool(inside) and all(part in left_out for part in inside)
 
 
 def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
@@ -328,35 +283,24 @@ def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
 # ---- its parts --------------------------------------------------------------------------------
 
 
-@dataclass
-class _Paragraph:
-    """Lines between two blank lines outside all braces."""
-
-    places: list[int]
-    begins: int  # line where its code begins
-    functions: list[str]  # defined there
-    names: list[str]  # that `without` accepts
-    kernel: bool  # whether one of the functions is __global__
-    section: str  # the comment `// ---- section ----` above it
-    heading: bool  # whether it is that comment
-
-
 STRINGS = re.compile(r""""(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])'""")
 HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
 # A name, its parameters in parentheses, and then the function's brace.
 FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
 STRUCT = re.compile(
-    r"^(?:template <[^\n]*> )?struct (?:alignas\([^)]*\) )?(\w+)\b[^;\n]*\{", re.MULTILINE
+    r"^(?:template <[^\n]*> )?struct (?:alignas\(.*\) )?(\w+)\b[^;\n]*\{", re.MULTILINE
 )
 
 
-# Paragraphs that only reject macros or types.
-REFUSES = {
-    "static_assert": re.compile(r"(\s*static_assert\b[^;]*;)+\s*"),
-    "#error": re.compile(
-        r"(?=.*^#error)(\s*#(if|error|endif)\b[^\n]*)+\s*", re.DOTALL | re.MULTILINE
-    ),
-}
+@dataclass
+class _Paragraph:
+    """Lines between two blank lines outside all braces."""
+
+    places: list[int]
+    names: list[str]  # of functions and structs that it defines
+    kernel: bool  # whether one of the functions is __global__
+    section: str  # the comment `// ---- section ----` above it
+    heading: bool  # whether it is that comment
 
 
 def _parts(text: _Text) -> list[_Paragraph]:
@@ -364,22 +308,46 @@ def _parts(text: _Text) -> list[_Paragraph]:
     section = ""
     for places in _paragraphs(text):
         code = "\n".join(text.code[at] for at in places)
-        functions = list(_functions("\n".join(text.bare[at] for at in places)))
-        plain = STRINGS.sub('""', code.replace("\\\n", " "))
-        refuses = [name for name, whole in REFUSES.items() if whole.fullmatch(plain)]
+        functions = _functions("\n".join(text.bare[at] for at in places))
         if heading := HEADING.match(text.lines[places[0]]):
             section = heading[1]
-        part = _Paragraph(
-            places,
-            next((at for at in places if text.code[at].strip()), places[0]),
-            functions,
-            [*dict.fromkeys((*functions, *STRUCT.findall(code), *refuses))],
-            bool(re.search(r"\b__global__\b", code)),
-            section,
-            bool(heading) and not code.strip(),
-        )
-        found.append(part)
+        names = [*dict.fromkeys((*functions, *STRUCT.findall(code)))]
+        is_kernel = bool(re.search(r"\b__global__\b", code))
+        is_heading = bool(heading) and not code.strip()
+        found.append(_Paragraph(places, names, is_kernel, section, is_heading))
     return found
+
+
+def _other_parts(text: _Text, also: set[str]) -> dict[int, str]:
+    """Place -> title of its fold, for the lines beside the kernel and the functions `also`."""
+    parts = _parts(text)
+    there = [name for part in parts for name in part.names]
+    if unknown := also - {*there}:
+        raise ValueError(_no(text, "function", unknown, there))
+    if not also and not (text.includes and any(part.kernel for part in parts)):
+        return {}
+    found: dict[int, str] = {}
+    sections: dict[str, list[_Paragraph]] = {}
+    for part in parts:
+        sections.setdefault(part.section, []).append(part)
+    for section, inside in sections.items():
+        kept = [part for part in inside if part.kernel or also & {*part.names}]
+        kept += [part for part in inside if part.heading and kept]
+        for is_kept, run in groupby(inside, key=kept.__contains__):
+            other = [] if is_kept else [*run]
+            names = ", ".join(dict.fromkeys(name for part in other for name in part.names))
+            title = ": ".join(filter(None, (section, names))) or "macros and constants"
+            for part in other:  # with the blank lines before it
+                first = part.places[0]
+                while first and not text.lines[first - 1].strip():
+                    first -= 1
+                found |= dict.fromkeys(range(first, part.places[-1] + 1), title)
+    return found
+
+
+def _no(text: _Text, what: str, unknown: Collection[str], there: Collection[str]) -> str:
+    names = ", ".join(dict.fromkeys(there)) or "none"
+    return f"{text.file} has no {what} {', '.join(sorted(unknown))}, but {names}"
 
 
 def _paragraphs(text: _Text) -> Iterator[list[int]]:
@@ -420,19 +388,30 @@ def _sections(text: _Text) -> dict[str, list[int]]:
     return found
 
 
-def _statements_on(conditions: Collection[str], text: _Text) -> Iterator[int]:
-    """Places of statements that do nothing where C, one of `conditions`, is false, with the comment
+def _folded_statements(text: _Text, fold: Collection[str]) -> dict[int, str]:
+    """Place -> title of its fold, for the sections and conditions `fold`."""
+    sections, found = _sections(text), {}
+    for name in fold:
+        places = sections.get(name) or [*_statements_on(name, text)]
+        if not places:
+            raise ValueError(_no(text, "section or condition", {name}, sections))
+        title = name if name in sections else f"if ({name})"
+        found |= {at: title for at in places if at not in found}
+    return found
+
+
+def _statements_on(condition: str, text: _Text) -> Iterator[int]:
+    """Places of statements that do nothing where C, the `condition`, is false, with the comment
     and the pragma above them: `if (C)`, `if (C && ...)`, `for (...; C && ...; ...)`.
 
     They begin and end with a line; one that has an `else` does something.
     """
     code = "\n".join(text.code)
-    any_of = "|".join(map(re.escape, conditions)) or "(?!)"
-    condition = rf"(?:if \(|for \([^;()]*; )(?:{any_of})(?: &&|\))"
-    for begin in re.finditer(rf"^ *{condition}", code, re.MULTILINE):
+    begins = rf"^ *(?:if \(|for \([^;()]*; )(?:{re.escape(condition)})(?: &&|\))"
+    for begin in re.finditer(begins, code, re.MULTILINE):
         end = _end_of_statement(code, begin.end())
-        behind = code[end:]
-        if re.match(r"[^\n]*\S", behind) or re.match(r"\s*else\b", behind):
+        after = code[end:]
+        if re.match(r"[^\n]*\S", after) or re.match(r"\s*else\b", after):
             continue
         at = code.count("\n", 0, begin.start())
         until = code.count("\n", 0, end)
@@ -450,26 +429,6 @@ def _end_of_statement(code: str, at: int) -> int:
         if not depth and code[place] in ";}":
             return place + 1
     return len(code)
-
-
-def _folds(parts: Sequence[_Paragraph], shown: set[int]) -> Iterator[tuple[str, list[int]]]:
-    """(title, places) of the sections of what is not shown."""
-    sections: dict[str, list[_Paragraph]] = {}
-    for part in parts:
-        if not shown.issuperset(part.places):
-            sections.setdefault(part.section, []).append(part)
-    for section, inside in sections.items():
-        if all(part.heading for part in inside):
-            continue
-        names = dict.fromkeys(name for part in inside for name in part.functions)
-        words = [", ".join(names)] if names else []
-        if not section and any(not part.functions for part in inside):
-            words.insert(0, "macros, types and constants")
-        title = ": ".join(filter(None, (section, "; ".join(words))))
-        places = range(inside[0].places[0], inside[-1].places[-1] + 1)
-        hidden = {at for part in inside for at in part.places}
-        own = {at for part in parts for at in part.places}
-        yield title, [at for at in places if at in hidden or at not in own]
 
 
 # ---- tables -----------------------------------------------------------------------------------

@@ -70,21 +70,22 @@ def of_html(page: str) -> list[tuple[int, str, str]]:
 
 @pytest.mark.parametrize("name", SOME)
 def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
+    """Every line is on the page, in its place; in the plain form those that are not folded."""
     assert show.kernel(f"{name}.cu", header=True) is None
-    text = source(f"{name}.cu")
-    cited, *included = lines_of(text).values()
+    cited, *included = lines_of(source(f"{name}.cu")).values()
     plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    page, *others = re.split(r"<details[^>]*><summary>include/", page)
-    assert len(others) == len(included) == plain.count("\nincludes include/")
+    page = re.sub(r"<details[^>]*><summary[^>]*>⋯ include/.*?</details>", "", page, flags=re.DOTALL)
+    assert plain.count("... include/") == len(included)
+    rows = of_html(page)
+    assert [number for number, *_ in rows] == [at for at, line in cited.items() if line.strip()]
+    assert all(cited[number].startswith(line[:70]) for number, _, line in rows)
+    folded = sum(int(lines) for lines in re.findall(r", (\d+) lines?", Text(page).text)[1:])
+    filled = [at for at, line in cited.items() if line.strip()]
+    assert len(listed(plain)) >= len(filled) - folded > 20
     for number, mark, line in listed(plain):
         whole = cited[number].strip()
         assert whole.startswith(line.strip()) or whole.endswith("---"), number
         assert mark == " "
-    filled = {number for number, line in cited.items() if line.strip()}
-    assert {number for number, *_ in listed(plain)} == filled
-    rows = of_html(page)
-    assert {number for number, *_ in rows} == filled
-    assert all(cited[number].startswith(line[:70]) for number, _, line in rows)
 
 
 def test_comments_and_white_space_are_not_new(shown) -> None:
@@ -110,18 +111,27 @@ def test_a_line_in_another_place_is_new_since_one_kernel_but_not_since_two(shown
 # ---- its body ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_body_first_and_everything_else_under_it(name: str, shown) -> None:
-    show.kernel(f"{name}.cu", body=True)
-    show.kernel(f"{name}.cu")
-    body, whole = (one["text/plain"] for one in shown)
-    above, _, under = body.partition(f"\n{show.FOLDED_UNDER}\n")
-    assert "__global__" in above and "__global__" not in under
-    gone = {row[0] for row in listed(whole)} - {row[0] for row in listed(body)}
-    headings = {number for number, _, line in listed(whole) if line.startswith("// ----")}
-    assert gone <= headings and len(listed(body)) == len({row[0] for row in listed(body)})
-    page = re.split(r"<details[^>]*><summary>include/", shown[0]["text/html"])[0]
-    assert [row[0] for row in of_html(page)] == [row[0] for row in listed(body)]
+@pytest.mark.parametrize(
+    ("name", "also", "there", "folded"),
+    [
+        ("03_shared", (), ("void merge(", "softmax_shared("), ()),
+        ("03_shared", ("softmax_shared",), ("softmax_shared(",), ("... merge, ",)),
+        ("08_cluster", (), ("softmax_cluster(",), ("... include/packs.cuh: packs, ", "... load, ")),
+        (
+            "12_fused",
+            ("Load",),
+            ("struct Load {", "softmax_fused("),
+            ("... what comes behind it: St",),
+        ),
+    ],
+)
+def test_what_is_folded_leaves_a_mark(name: str, also, there, folded, shown) -> None:
+    show.kernel(f"{name}.cu", also=also)
+    plain = shown[0]["text/plain"]
+    for piece in (*there, *folded):
+        assert piece in plain
+    assert shown[0]["text/html"].count("<details") == plain.count("    ... ")
+    assert bool(folded) == ("    ... " in plain)
 
 
 OPTIONS = """extern "C" __global__ void f(float* y)
@@ -151,9 +161,9 @@ OPTIONS = """extern "C" __global__ void f(float* y)
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("12_fused.cu", {"folded": ("rduce",)}, "no section rduce, but load, reduce, exchange"),
-        (OPTIONS, {"folded": ("load",)}, "kernel.cu has no section load, but none"),
-        ("03_shared.cu", {"without": ("merg",)}, "no function merg, but merge, softmax_shared"),
+        ("12_fused.cu", {"fold": ("rduce",)}, "no section or condition rduce, but load, reduce, "),
+        (OPTIONS, {"fold": ("OTHER",)}, "kernel.cu has no section or condition OTHER, but none"),
+        ("03_shared.cu", {"also": ("merg",)}, "no function merg, but merge, softmax_shared"),
     ],
 )
 def test_a_part_that_is_not_there_is_refused(name: str, options: dict, message: str) -> None:
@@ -161,18 +171,16 @@ def test_a_part_that_is_not_there_is_refused(name: str, options: dict, message: 
         show.kernel(name, **options)
 
 
-@pytest.mark.parametrize("body", (True, False))
-def test_statements_of_options_that_are_off_are_folded(body: bool, shown) -> None:
-    show.kernel(OPTIONS, body=body, off=("DROP", "OTHER"))
+def test_sections_and_statements_of_options_are_folded_in_their_place(shown) -> None:
+    show.kernel(OPTIONS, fold=("DROP",))
     plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    above, _, under = plain.partition(f"\n{show.FOLDED_UNDER}\n")
-    assert {number for number, _, _ in listed(under)} == {*range(3, 11)}
-    assert {number for number, _, _ in listed(above)} == {1, 2, *range(11, 22)}
-    assert re.findall("<summary>(.*?)</summary>", page) == [
-        "where DROP or OTHER is not 0 (8 lines)"
-    ]
-    show.kernel(OPTIONS, off=("OTHER",))
-    assert show.FOLDED_UNDER not in shown[1]["text/plain"]
+    assert [number for number, _, _ in listed(plain)] == [1, 2, *range(11, 22)]
+    assert plain.splitlines()[3] == "       ... if (DROP), 8 lines"
+    assert re.findall("<summary[^>]*>(.*?)</summary>", page) == ["⋯ if (DROP), 8 lines"]
+    assert [number for number, _, _ in of_html(page)] == [*range(1, 22)]
+    show.kernel("12_fused.cu", fold=("exchange",))
+    assert "    // ---- load" in shown[1]["text/plain"]
+    assert "    ... exchange, 28 lines\n" in shown[1]["text/plain"]
 
 
 def test_braces_in_texts_and_comments_end_nothing(shown) -> None:
@@ -181,11 +189,11 @@ def test_braces_in_texts_and_comments_end_nothing(shown) -> None:
         "#define OPEN {\n\n"
         '__global__ void f()\n{\n    asm("{");\n\n    one();\n}\n\n'
         "struct S {\n    int f() { return 1; }\n};\n",
-        body=True,
+        also=("f",),
     )
-    above, _, under = shown[0]["text/plain"].partition(show.FOLDED_UNDER)
-    assert [number for number, *_ in listed(above)] == [5, 6, 7, 9, 10]
-    assert "<summary>macros, types and constants; one (" in shown[0]["text/html"]
+    plain = shown[0]["text/plain"]
+    assert [number for number, *_ in listed(plain)] == [5, 6, 7, 9, 10]
+    assert "... one, 3 lines" in plain and "... S, 3 lines" in plain
 
 
 # ---- HTML -------------------------------------------------------------------------------------
@@ -202,11 +210,21 @@ def test_source_is_no_markup(shown) -> None:
     assert of_html(page)[2][2] == code.splitlines()[2]
 
 
-def test_every_colour_reads_on_every_ground() -> None:
+def test_a_long_line_scrolls_and_colours_are_those_of_the_theme(shown) -> None:
+    show.kernel("03_shared.cu")
+    page = shown[0]["text/html"]
+    assert "overflow-x:auto" in page and "white-space:pre;" in page
+    for colour in (rich.GROUND, rich.INK, rich.MUTED, *rich.COLOURS.values()):
+        assert re.fullmatch(r"var\(--jp-[a-z0-9-]+,#[0-9a-f]{6}\)", colour)
+
+
+def test_every_colour_reads_where_there_is_no_theme() -> None:
     pytest.importorskip("matplotlib")  # which knows colours
-    grounds = [rich.GROUND, *(ground for _, ground in rich.MARKS.values())]
-    for ink in (rich.INK, rich.MUTED, *rich.COLOURS.values()):
-        assert min(contrast(ink, ground) for ground in grounds) >= READABLE, ink
+    ground, *inks = (
+        colour[-8:-1] for colour in (rich.GROUND, rich.INK, rich.MUTED, *rich.COLOURS.values())
+    )
+    for ink in inks:
+        assert contrast(ink, ground) >= READABLE, ink
 
 
 # ---- findings ---------------------------------------------------------------------------------
