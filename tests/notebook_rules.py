@@ -116,7 +116,8 @@ def of_outputs(page: Page) -> Iterator[str]:
             if "image/png" in data:
                 if not data.get(FIGURE):
                     yield "a figure without a digest: run make notebooks"
-                if not after.get("text", "").strip():
+                said = after.get("text") or after.get("data", {}).get("text/plain", "")
+                if not said.strip() or said.startswith("<figure"):
                     yield "a figure without its sentence under it"
                 if not output.metadata.get("image/png", {}).get("alt", "").strip():
                     yield "a figure without alt text"

@@ -48,6 +48,13 @@ BLOCK = "margin:0;padding:0;background-color:transparent;color:inherit;white-spa
 LINK = _theme("content-link-color", "#0550ae")
 SUMMARY = f"cursor:pointer;padding:0 11px;white-space:nowrap;color:{LINK}"
 CAPTION = f"padding:4px 11px;color:{INK};font-size:13px"
+PADDING = 12  # pixels around a figure
+# A figure is dark on white in every theme, and its caption is in one block with it.
+UNDER = (
+    f"box-sizing:border-box;max-width:{700 + 2 * PADDING}px;margin:0;"
+    f"padding:0 {PADDING}px {PADDING}px;background-color:#ffffff;color:#333333;"
+    "font-size:14px;line-height:1.4"
+)
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,11 @@ class Fold:
 
 
 Piece = Line | Fold
+
+
+def figure_caption(text: str) -> Rich:
+    """The caption of a figure; `text` is its plain form."""
+    return Rich(text, f'<div style="{UNDER}">{escape(" ".join(text.split()))}</div>')
 
 
 def marked(mark: str) -> str:

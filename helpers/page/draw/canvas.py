@@ -77,19 +77,3 @@ def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style
 def end_of(text: Text) -> float:
     """The right end of a text."""
     return text.axes.transData.inverted().transform((text.get_window_extent().x1, 0))[0]
-
-
-def flow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """A bent arrow that leaves to the right and arrives from the left."""
-    from matplotlib.patches import FancyArrowPatch
-    from matplotlib.path import Path
-
-    (x, y), (to_x, to_y) = start, end
-    bend = (x + to_x) / 2
-    path = Path([(x, y), (bend, y), (bend, to_y), (to_x, to_y)], [1, 4, 4, 4])
-    axes.add_patch(
-        FancyArrowPatch(
-            path=path, arrowstyle="-|>", mutation_scale=13, color=BLUE, linewidth=2.2, zorder=5
-        )
-    )
-    axes.plot(x, y, "o", color=BLUE, markersize=5, zorder=5)

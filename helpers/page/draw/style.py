@@ -1,7 +1,7 @@
 """The one style of figures, and the one way in which a figure reaches the page.
 
-A figure is shown as a PNG at double resolution, and under it stands one sentence of plain text that
-says what it shows, so that code hosts, screen readers and nbval have it too.
+A figure is shown as a PNG at double resolution, and under it stands one sentence that says what it
+shows, with a plain form, so that code hosts, screen readers and nbval have it too.
 
 A step has one colour and one marker in every figure. No two of its markers are alike, and colours
 that share a figure are apart with any kind of colour vision; tests/helpers/draw/test_style.py
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...catalogue.registry import TORCH, UNFUSED, step_number
-from ..rich import FIGURE
+from ..rich import FIGURE, PADDING, figure_caption
 from .digest import digest_of
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
@@ -214,7 +214,7 @@ def head(figure: Figure, title: str) -> None:
 
 
 def finish(figure: Figure, title: str, sentence: str, drawn: object = None) -> None:
-    """Show a figure and print the sentence that says what it shows; `title` is its plain form.
+    """Show a figure and under it the sentence that says what it shows; `title` is its plain form.
 
     The output has a digest of what the figure draws, which `make test` compares: of its artists,
     or of `drawn` where their places vary from compiler to compiler.
@@ -228,10 +228,10 @@ def finish(figure: Figure, title: str, sentence: str, drawn: object = None) -> N
     width = round(figure.get_figwidth() * figure.get_dpi())
     display(
         {"image/png": png, "text/plain": plain, FIGURE: digest},
-        metadata={"image/png": {"width": min(width, PAGE), "alt": sentence}},
+        metadata={"image/png": {"width": min(width, PAGE) + 2 * PADDING, "alt": sentence}},
         raw=True,
     )
-    print(_wrapped(sentence))
+    figure_caption(_wrapped(sentence)).display()
 
 
 def _wrapped(text: str) -> str:
@@ -248,13 +248,14 @@ def _png(figure: Figure) -> bytes:
 
 
 def _pixels(figure: Figure) -> Image.Image:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     rgba = io.BytesIO()
     figure.draw_without_rendering()  # the layout nears its end with each drawing
     figure.savefig(rgba, format="rgba", dpi=2 * figure.get_dpi())
     size = [int(2 * length) for length in figure.bbox.size]
-    return Image.frombuffer("RGBA", size, rgba.getbuffer()).convert("RGB")
+    pixels = Image.frombuffer("RGBA", size, rgba.getbuffer()).convert("RGB")
+    return ImageOps.expand(pixels, 2 * PADDING, "white")
 
 
 def _in_few_colors(pixels: Image.Image) -> bytes:

@@ -6,6 +6,6 @@ from tests.helpers.draw.looks import Shown
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Shown:
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     """What calls of helpers.draw show, instead of showing it."""
-    return Shown(monkeypatch, capsys)
+    return Shown(monkeypatch)

@@ -19,12 +19,11 @@ TOUCH = 1.0  # pixels by which two words may overlap: extents are of whole lette
 
 
 class Shown:
-    """Takes the figures of helpers.draw and what it prints."""
+    """Takes the figures of helpers.draw and their captions."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self._figures: list[Figure] = []
         self._plain: list[str] = []
-        self._capsys = capsys
         self._really_png = style._png
         monkeypatch.setattr(style, "_png", self._png)
         # What takes longer than all else, and test_style.py makes.
@@ -40,9 +39,9 @@ class Shown:
 
     def take(self) -> tuple[Figure, str, str]:
         """(figure, plain form, sentence) of the one call since the last time."""
-        ((figure,), (plain,)) = self._figures, self._plain
+        ((figure,), (plain, caption)) = self._figures, self._plain
         self._figures.clear(), self._plain.clear()
-        return figure, plain, " ".join(self._capsys.readouterr().out.split())
+        return figure, plain, " ".join(caption.split())
 
 
 def texts(figure: Figure) -> list[Text]:

@@ -137,21 +137,22 @@ def test_whatever_is_recorded_has_a_look_and_a_trial_that_of_its_step() -> None:
 # ---- the page -----------------------------------------------------------------------------------
 
 
-def test_figure_is_a_png_with_a_plain_form_and_a_sentence(monkeypatch, capsys) -> None:
+def test_figure_is_a_png_with_a_plain_form_and_a_sentence(monkeypatch) -> None:
     shown = []
     monkeypatch.setattr(
         "IPython.display.display", lambda *data, **about: shown.append((data, about))
     )
     figure, _ = style.chart("Half as fast")
     style.finish(figure, "Half as fast", "It is half as fast, " + "and long enough " * 6)
-    (((data,), about),) = shown
+    ((data,), about), ((caption,), _) = shown
     assert data["text/plain"] == "<figure: Half as fast>"
-    assert plt.imread(io.BytesIO(data["image/png"])).shape[1] == 1400
-    assert about["metadata"]["image/png"]["width"] == 700
+    assert plt.imread(io.BytesIO(data["image/png"])).shape[1] == 1448
+    assert about["metadata"]["image/png"]["width"] == 724
     assert plt.get_fignums() == [], "none is kept, whatever ends a cell"
-    lines = capsys.readouterr().out.splitlines()
+    assert ">It is half as fast, " in caption["text/html"]
+    lines = caption["text/plain"].splitlines()
     assert lines[0].startswith("It is half as fast") and max(map(len, lines)) <= 80
     style.finish(figure, "Half as fast" + " as that" * 9, "It is.")
-    assert shown[-1][0][0]["text/plain"].count("\n") == 1  # wider than 80 columns
+    assert shown[-2][0][0]["text/plain"].count("\n") == 1  # wider than 80 columns
     with pytest.raises(ValueError, match="needs a sentence"):
         style.finish(figure, "Half as fast", " ")
