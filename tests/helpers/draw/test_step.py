@@ -78,17 +78,18 @@ def test_best_copy_stands_beside_a_fraction_above_one(monkeypatch, shown) -> Non
         assert ("(best copy 1.04)" in shown.take()[2]) is told
 
 
-def test_title_sentence_and_marks_say_what_came_out(predicted, shown) -> None:
+def test_title_sentence_and_marks_say_what_came_out(predicted, shown, capsys) -> None:
     predicted("03_x", share=0.55)
     draw.step(steady("03_x", us=12.5), steady("02_x", us=91.25), mine=0.3)
     figure, plain, sentence = shown.take()
     assert plain == "<figure: 03_x: 7.3 times as fast as 02_x at 4096 columns>"
-    assert sentence.startswith(
+    assert sentence == (
         f"03_x at 4096 columns: {GBPS / 12.5:.0f} GB/s, 0.80 of a copy (0.55 predicted, 0.30 by "
         "you), 7.3 times as fast as 02_x. Measured on NVIDIA Test, 2030-01-02; "
-        "runs differ by at most 16.0%. "
+        "runs differ by at most 16.0%."
     )
-    assert sentence.endswith("Your prediction was 0.50 too low; ours was 0.25 too low.")
+    out = capsys.readouterr().out
+    assert out.endswith("\nYour prediction was 0.50 too low; ours was 0.25 too low.\n")
     assert words(figure) == ["02_x", "03_x"]
     assert marks(figure) == [(0, 0.3), (1, 0.55), (2, pytest.approx(0.8))]
     plot, strip = figure.axes
