@@ -49,12 +49,8 @@ LINK = _theme("content-link-color", "#0550ae")
 SUMMARY = f"cursor:pointer;padding:0 11px;white-space:nowrap;color:{LINK}"
 CAPTION = f"padding:4px 11px;color:{INK};font-size:13px"
 PADDING = 12  # pixels around a figure
-# A figure is dark on white in every theme, and its caption is in one block with it.
-UNDER = (
-    f"box-sizing:border-box;max-width:{700 + 2 * PADDING}px;margin:0;"
-    f"padding:0 {PADDING}px {PADDING}px;background-color:#ffffff;color:#333333;"
-    "font-size:14px;line-height:1.4"
-)
+# The caption begins where the figure above it does.
+UNDER = f"max-width:700px;padding:6px {PADDING}px {PADDING}px;color:{INK};font-size:14px"
 
 
 @dataclass(frozen=True)
