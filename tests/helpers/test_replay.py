@@ -94,14 +94,17 @@ def test_an_edited_kernel_has_no_recorded_time(monkeypatch, capsys) -> None:
         code = "__global__ void softmax_naive(float* x) { x[0] = 1; }"
 
     monkeypatch.setenv("SOFTMAX_REPLAY", "1")
-    edited, whole = replay.timings({"01_naive": Kernel, "02_online": source("02_online.cu")})
+    both = replay.timings({"01_naive": Kernel, "02_online": source("02_online.cu")})
+    edited, whole = both
     assert not edited.cases and whole.cases
     says = capsys.readouterr().out
     assert says.startswith("01_naive: to be measured.") and says.count(".") == 2
     draw.step(edited)
-    assert capsys.readouterr().out == "01_naive: not measured at these shapes\n"
+    assert capsys.readouterr().out == "", "it was said"
     draw.step(whole, edited)
     assert "times as fast" not in capsys.readouterr().out
+    lines = {one.step: ([c.cols for c in one.cases], [c.share for c in one.cases]) for one in both}
+    draw.curves(lines, "Both", "columns", "fraction of a copy", "Only one is timed.")
 
 
 def test_an_older_kernel_has_the_times_recorded_for_it(monkeypatch) -> None:

@@ -184,7 +184,8 @@ def curves(
         shape = {"marker": marker or None, "linestyle": known.linestyle if known else "-"}
         axes.plot(xs, ys, color=color, linewidth=width, markersize=5.5, **shape)
         ink = color if stands_out else style.DARK
-        ends.append(labels.End(xs[-1], ys[-1], label, ink, 10, label in marked))
+        if len(xs):  # a kernel that is to be measured has no points
+            ends.append(labels.End(xs[-1], ys[-1], label, ink, 10, label in marked))
     scales(axes, [x for xs, _ in lines.values() for x in xs], logx, logy)
     axes.set_xlabel(x)
     axes.set_ylabel(y)

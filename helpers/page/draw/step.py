@@ -62,7 +62,8 @@ def step(
     Raises `ValueError` for another family.
     """
     if not after.of_family(family, dtype):
-        print(f"{after.step}{in_dtype(dtype)}: not measured at these shapes")
+        if after.cases:  # else `timings` has said so
+            print(f"{after.step}{in_dtype(dtype)}: not measured at these shapes")
         return
     pair = Pair(after, before if before and before.cases else None, dtype, family)
     if mine is not None or pair.at == pair.predicted_at:
