@@ -85,52 +85,46 @@ def _load(
 ) -> tuple[KernelText, tuple[str, ...]]:
     """The kernel, compiled without what does not compile and it does not need; what that is."""
     missing = [_missing(header) for header in source.missing]
-    kernel = _kernel(source, name, cooperative)
-    try:
-        compiled(kernel)
-        return kernel, tuple(missing)
-    except CompileError as error:
-        first = error
-    except KeyError as error:
-        there = kernel_names("\n".join(source.texts.values()))
-        if "no kernel named" not in str(error) or name not in there:
-            raise
-        raise ValueError(
-            f"{name} is in {short_name(source.path)}, but an #if leaves it out; define the macro "
-            "that it needs, as in --option=-DNAME"
-        ) from None
     short = plain_name(name.partition("<")[0].strip().rpartition("::")[2])
-    if not any(re.search(rf"\b{re.escape(short)}\b", text) for text in source.texts.values()):
-        signature("\n".join(source.texts.values()), short)  # raises that there is none
-    gone: list[_Error] = []
-    texts = {one: sources.without_other_kernels(text, short) for one, text in source.texts.items()}
+    texts, gone = source.texts, []
     for _ in range(MOST_ROUNDS):
         kernel = _kernel(replace(source, texts=texts), name, cooperative)
         try:
             with citing(kernel.code):
                 compiled(kernel)
+            return kernel, (*missing, *map(str, gone))
         except CompileError as error:
-            found: dict[tuple[str, int], _Error] = {}
-            for one in _errors(str(error), texts):
-                found.setdefault((one.file, one.line), one)
-            changed, own = dict(texts), None
-            for one in sorted(found.values(), key=lambda one: -one.line):
-                if not changed[one.file].splitlines()[one.line - 1].strip():
-                    continue  # it went with another
-                shorter = sources.without(changed[one.file], one.line, one.column, short)
-                if shorter is None:
-                    own = one
-                elif shorter != changed[one.file]:
-                    changed[one.file] = shorter
-                    gone.append(one)
-            if changed == texts:
-                raise _explained(source, error, own, [*missing, *map(str, gone)]) from None
-            texts = changed
-            continue
+            last = error
         except UnsupportedPTX as error:
             raise _for_want_of(source, gone, error) from None
-        return kernel, (*missing, *map(str, gone))
-    raise first
+        except KeyError as error:
+            if "no kernel named" not in str(error):
+                raise
+            signature("\n".join(source.texts.values()), name)  # raises where there is none
+            raise ValueError(
+                f"{name} is in {short_name(source.path)}, but an #if leaves it out; define the "
+                "macro that it needs, as in --option=-DNAME"
+            ) from None
+        if texts is source.texts:
+            texts = {one: sources.without_other_kernels(texts[one], short) for one in texts}
+            continue
+        found: dict[tuple[str, int], _Error] = {}
+        for one in _errors(str(last), texts):
+            found.setdefault((one.file, one.line), one)
+        changed, own = dict(texts), None
+        for one in sorted(found.values(), key=lambda one: -one.line):
+            if not changed[one.file].splitlines()[one.line - 1].strip():
+                continue  # it went with another
+            shorter = sources.without(changed[one.file], one.line, one.column, short)
+            if shorter is None:
+                own = one
+            elif shorter != changed[one.file]:
+                changed[one.file] = shorter
+                gone.append(one)
+        if changed == texts:
+            raise _explained(source, last, own, [*missing, *map(str, gone)]) from None
+        texts = changed
+    raise last
 
 
 def _kernel(source: Source, name: str, cooperative: bool) -> KernelText:
@@ -217,14 +211,9 @@ def _for_want_of(source: Source, gone: list[_Error], error: UnsupportedPTX) -> E
         plain = plain_text(source.texts[one.file])
         for start, stop, body, _ in declarations(plain):
             first, last = (plain.count("\n", 0, place) + 1 for place in (start, stop))
-            defines = re.search(rf"\b{called[1]}\s*\(", plain[start:body])
-            if (
-                body >= 0
-                and first <= one.line <= last
-                and defines
-                and (feature := of_message(one.said))
-            ):
-                return refused(feature, f"{short_name(one.file)}:{one.line}")
+            here = body >= 0 and first <= one.line <= last and of_message(one.said)
+            if here and re.search(rf"\b{called[1]}\s*\(", plain[start:body]):
+                return refused(here, f"{short_name(one.file)}:{one.line}")
     return error
 
 

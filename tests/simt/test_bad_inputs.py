@@ -60,7 +60,7 @@ WRONG_LINES = {
     ),
     "m.cu --kernel 'twice<float' --grid 1 --block 1": "'twice<float' names no kernel of this",
     "m.cu --kernel 'scale<float>' --grid 1 --block 1": "'scale<float>' names no kernel of this",
-    "m.cu --kernel 'scale;' --grid 1 --block 1": "no kernel named 'scale;' in this source; kernels",
+    "m.cu --kernel 'scale;' --grid 1 --block 1": "'scale;' names no kernel of this source",
     "m.cu --grid 1 --block 1": "m.cu has 3 kernels, pass --kernel: twice, scale, pair",
     "m.cu --kernel twice --grid 1 --block 1": "twice is a template: name its arguments too, as in",
     "host.cu": "host.cu has no kernel: nothing in it is __global__",
