@@ -165,7 +165,8 @@ class _CppFile:
         )
         lines = []
         for line in text.strip().splitlines():
-            lines += [line] if line.startswith("    ") else textwrap.wrap(line, WIDTH) or [""]
+            wrap = textwrap.wrap(line, WIDTH, break_on_hyphens=False) or [""]
+            lines += [line] if line.startswith("    ") else wrap
         return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
     def _includes(self) -> str:

@@ -1,4 +1,4 @@
-"""What docs/export.md and the README tell a Python programmer to type works unchanged."""
+"""What docs/export.md and the README tell a programmer to type works unchanged."""
 
 import ast
 import re
@@ -11,6 +11,7 @@ import pytest
 
 from helpers.base.paths import ROOT
 from helpers.commands.export import main
+from tests.copied.compilers import needs_nvcc, nvcc
 
 PAGE, README = ((ROOT / name).read_text("utf-8") for name in ("docs/export.md", "README.md"))
 COMMAND = re.compile(r'make export ARGS="(.*--as (?:torch|cupy).*)"')
@@ -45,3 +46,17 @@ def test_the_examples_run(example: str, files: Path) -> None:
     (files / "example.py").write_text(example)
     done = subprocess.run([sys.executable, "example.py"], cwd=files, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@needs_nvcc
+def test_the_cpp_commands_and_the_example_make_a_program(tmp_path: Path, monkeypatch) -> None:
+    """In every dtype, with nvcc as it is installed: no folder of headers is named."""
+    monkeypatch.chdir(tmp_path)
+    arguments = re.search(r'make export ARGS="(best \d[^"]*fast_softmax)"', PAGE)[1]
+    assert main([*shlex.split(arguments), "--dtype", "float32,float16,bfloat16"]) == 0
+    (example,) = re.findall(r"```cpp\n(.*?)```", PAGE, re.S)
+    (tmp_path / "main.cu").write_text(example)
+    command = shlex.split(re.search(r"^    nvcc (.*)", PAGE, re.M)[1])
+    done = subprocess.run([*nvcc()[:2], *command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    subprocess.run(["./main"], timeout=60)  # without a GPU, an error

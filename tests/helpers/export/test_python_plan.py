@@ -214,22 +214,6 @@ def test_only_comparisons_are_joined(step: str) -> None:
                 assert isinstance(part, ast.BoolOp | ast.Compare), rule.text
 
 
-def test_a_rule_is_evaluated_as_in_the_header() -> None:
-    module = planned(write(export_request("07_warp", []), "cupy"))
-
-    def value(rule: str, **names: int) -> int:
-        return int(eval(module._compiled(rule), module.FUNCTIONS, names))
-
-    cases = "8 when x > 64 && y == 2 || x == 1 | 7 / 2 when x != 0 | min(x, 5) + 1"
-    assert [value(cases, x=x, y=2) for x in (65, 64, 1, 0)] == [8, 3, 8, 1]
-    assert [value("power_of_two(ceil_div(x, 2))", x=x) for x in (1, 2, 3, 9, 16)] == [1, 1, 2, 8, 8]
-    assert value("4 * x > y", x=1, y=3) == 1
-    with pytest.raises(module.Refused, match="no case"):
-        value("1 when x > 3", x=3)
-    with pytest.raises(NameError):
-        value("open(x)", x=1)
-
-
 # ---- the file as text --------------------------------------------------------------------------
 
 

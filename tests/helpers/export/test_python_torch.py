@@ -410,6 +410,8 @@ def test_cross_entropy_and_its_gradient(dtype: str, place: Place) -> None:
                 check_loss(place, x, target, dtype, z_loss, **options)
     with torch.autocast(place.device, dtype=torch.bfloat16):
         assert place.module.cross_entropy(x, target).dtype == torch.float32
+        place.kernels()
+        check_loss(place, x, target, dtype, 0.0, reduction="mean")
 
 
 def test_one_row_none_and_no_columns(place: Place) -> None:
