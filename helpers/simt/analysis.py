@@ -72,27 +72,25 @@ def never_subnormal(kernel: PtxKernel) -> set[str]:
 
     Their readers need not flush again, which halves the work of -ftz=true.
     """
-    writers = kernel.writers
+    copies: dict[str, list[str]] = {}
+    found: list[str] = []
+    for one in kernel.instructions:
+        if one.opcode == "mov" and isinstance(one.operands[1], Register):
+            copies.setdefault(one.operands[1].name, []).extend(one.writes)
+        elif not _is_normal(one):
+            found += one.writes
+    found += copies.keys() - kernel.writers.keys()
+    return kernel.writers.keys() - _reached(found, lambda name: copies.get(name, ()))
 
-    def is_normal(instruction: Instruction, normal: set[str]) -> bool:
-        if "ftz" in instruction.modifiers and instruction.opcode not in ("setp", "slct"):
-            return instruction.modifiers[-2 if instruction.opcode == "cvt" else -1] == "f32"
-        if instruction.opcode != "mov":
-            return False
-        source = instruction.operands[1]
-        if isinstance(source, Register):
-            return source.name in normal
-        if isinstance(source, Immediate) and source.float_bits == 32:
-            value = np.array([source.value], np.uint32).view(np.float32)[0]
-            return bool(value == 0 or not abs(value) < TINY)
+
+def _is_normal(one: Instruction) -> bool:
+    if "ftz" in one.modifiers and one.opcode not in ("setp", "slct"):
+        return one.modifiers[-2 if one.opcode == "cvt" else -1] == "f32"
+    source = one.operands[1] if one.opcode == "mov" else None
+    if not isinstance(source, Immediate) or source.float_bits != 32:
         return False
-
-    normal = set(writers)
-    while True:
-        kept = {name for name in normal if all(is_normal(w, normal) for w in writers[name])}
-        if kept == normal:
-            return normal
-        normal = kept
+    value = np.array([source.value], np.uint32).view(np.float32)[0]
+    return bool(value == 0 or not abs(value) < TINY)
 
 
 @once
@@ -115,12 +113,8 @@ def unset(kernel: PtxKernel) -> dict[str, Instruction]:
             behind = 0
             if one.guard or one.opcode not in ("bra", "brx", "ret", "exit", "trap", "return"):
                 behind = needed[number + 1]
-            if one.opcode in ("bra", "brx"):
-                label = one.operands[-1]
-                names = [label.name] if isinstance(label, Label) else []
-                names = kernel.tables.get(names[0], []) if one.opcode == "brx" else names
-                for name in names:
-                    behind |= needed[kernel.labels.get(name, len(instructions))]
+            for target in kernel.targets(one):
+                behind |= needed[target]
             now = read[number] | behind & ~written[number]
             changed |= now != needed[number]
             needed[number] = now
@@ -354,9 +348,8 @@ def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
 def _branches(kernel: PtxKernel) -> Iterator[tuple[Instruction, int]]:
     """Each branch with the number of the instruction that it goes to."""
     for one in kernel.instructions:
-        label = one.operands[-1] if one.operands else None
-        if one.opcode == "bra" and isinstance(label, Label) and label.name in kernel.labels:
-            yield one, kernel.labels[label.name]
+        if one.opcode == "bra":
+            yield one, *kernel.targets(one)
 
 
 @once

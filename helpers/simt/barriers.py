@@ -28,7 +28,7 @@ from .lanes import Groups, Lanes, Step
 from .memory.causality import CLUSTER
 from .operands import Reader, predicate_reader, reader, writer
 from .recording import around
-from .spreading import follow_if_needed
+from .spreading import follow
 
 OPCODES = ("bar", "barrier", "shfl", "vote", "match", "redux", "elect")
 
@@ -101,9 +101,14 @@ class Barriers:
         if sync.instruction.guard:
             sync.guard = predicate_reader(self.context, sync.instruction)
         if sync.step:
-            step = around(self.context, sync.instruction, sync.step)
-            sync.step = follow_if_needed(self.context, sync.instruction, step)
+            sync.step = around(self.context, sync.instruction, sync.step)
         self.syncs[sync.instruction.number] = sync
+
+    def follow_values(self) -> None:
+        """From now on collectives pass undefined bits on."""
+        for sync in self.syncs.values():
+            if sync.step:
+                sync.step = follow(self.context, sync.instruction, sync.step, guarded=False)
 
     # ---- arriving ----
 

@@ -177,6 +177,19 @@ class PtxKernel:
     # Of launches that are over: lists of registers, each with the steps that read and write them.
     spare: list[tuple[list, dict]] = field(default_factory=list)
 
+    def targets(self, one: Instruction) -> list[int]:
+        """The instructions that a branch may go to. Raises `UnsupportedPTX` for a label that is not
+        the kernel's."""
+        if one.opcode not in ("bra", "brx"):
+            return []
+        label = one.operands[-1]
+        names = [label.name] if isinstance(label, Label) else [None]
+        if one.opcode == "brx":
+            names = self.tables.get(names[0], [None])
+        if any(name not in self.labels for name in names):
+            raise UnsupportedPTX(f"the SIMT machine cannot follow {one.text!r}")
+        return [self.labels[name] for name in names]
+
     @cached_property
     def writers(self) -> dict[str, list[Instruction]]:
         """The instructions that may write a register, by its name; call it once parsed."""

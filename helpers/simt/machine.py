@@ -167,10 +167,10 @@ def simulate(
 
         while True:
             watched = Watch(run, own_file(kernel.code), *watching)
-            context = Context(parsed, run, shared_mem, Findings(), watched)
-            _prepare(context, kernel, args, names, declared, symbols or {}, cooperative)
-            context.suspicion.watched = loads
             with citing(kernel.code), np.errstate(all="ignore"):
+                context = Context(parsed, run, shared_mem, Findings(), watched)
+                _prepare(context, kernel, args, names, declared, symbols or {}, cooperative)
+                context.suspicion.watched = loads
                 _run(context, instruction_limit, cooperative, progress and told)
             if not cooperative:
                 _explain_grid_barriers(context, kernel)

@@ -21,7 +21,7 @@ from .calls import Calls, Site
 from .context import Context
 from .geometry import Batch
 from .hardware import WARP
-from .instructions import Function, Instruction, Label, PtxKernel, UnsupportedPTX
+from .instructions import Function, Instruction
 from .lanes import Groups, Lanes, Step
 from .operands import Reader, predicate_reader, reader
 from .spreading import follow
@@ -86,7 +86,7 @@ class Scheduler:
         leaders = {0}
         for instruction, step in zip(kernel.instructions, steps, strict=True):
             if step is None:
-                leaders |= {instruction.number + 1, *_targets(kernel, instruction)}
+                leaders |= {instruction.number + 1, *kernel.targets(instruction)}
         starts = sorted(leader for leader in leaders if leader < len(steps))
         number_of = {start: number for number, start in enumerate(starts)}
         functions = {one.stop - 1: one for one in kernel.functions}
@@ -112,7 +112,7 @@ class Scheduler:
             elif last.opcode == "return":
                 block.leaves, block.end = functions[last.number], Scheduler._return
             else:
-                targets = [number_of.get(to) for to in _targets(kernel, last)]
+                targets = [number_of.get(to) for to in kernel.targets(last)]
                 block.guard = predicate_reader(context, last) if last.guard else None
                 block.poll = context.polls.get(last.number)
                 block.end = Scheduler._trap if last.opcode == "trap" else Scheduler._branch
@@ -130,6 +130,7 @@ class Scheduler:
             pairs = zip(block.steps, instructions, strict=False)
             # In place: the block that runs goes on with them at once.
             block.steps[:] = [follow(self.context, one, step) for step, one in pairs]
+        self.barriers.follow_values()
 
     # ---- running ----
 
@@ -329,19 +330,6 @@ class Scheduler:
                 }:
                     more = MORE * context.parted[branch]
                     context.more[instruction.file, instruction.line] += more
-
-
-def _targets(kernel: PtxKernel, instruction: Instruction) -> list[int]:
-    """The instructions that a branch may go to."""
-    if instruction.opcode not in ("bra", "brx"):
-        return []
-    label = instruction.operands[-1]
-    names = [label.name] if isinstance(label, Label) else [None]
-    if instruction.opcode == "brx":
-        names = kernel.tables.get(names[0], [None])
-    if any(name not in kernel.labels for name in names):
-        raise UnsupportedPTX(f"the SIMT machine cannot follow {instruction.text!r}")
-    return [kernel.labels[name] for name in names]
 
 
 def _explain_limit(limit: int) -> str:

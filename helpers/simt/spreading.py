@@ -39,21 +39,6 @@ CONTROLS |= {"brev": (), "cvt": ()}
 ORDERS = ("lt", "le", "gt", "ge", "lo", "ls", "hi", "hs")  # comparisons of which is the greater
 
 
-def follow_if_needed(context: Context, instruction: Instruction, step: Step) -> Step:
-    """As `follow`, of a step that minds no guard; nothing is prepared before there is a need."""
-    suspicion, made = context.suspicion, []
-
-    def run(lanes: Lanes) -> None:
-        if not suspicion.shadows:
-            step(lanes)
-            return
-        if not made:
-            made.append(follow(context, instruction, step, guarded=False))
-        made[0](lanes)
-
-    return run
-
-
 def follow(context: Context, instruction: Instruction, step: Step, guarded: bool = True) -> Step:
     """`step`, and what it does to undefined bits; `guarded` if the step minds the guard itself."""
     suspicion = context.suspicion

@@ -73,7 +73,13 @@ class Epochs:
 
 
 class Races:
-    """Checks the accesses of a launch to one kind of memory."""
+    """Checks the accesses of a launch to one kind of memory. Of each kind there is
+
+    compares_strong(access)  whether this strong access may race with other strong ones
+    conflicts(kind, stamps, slots, access)  which of these pairs race if nothing orders them
+    report(epochs, kind, stamps, faulty, slots, access)  reports races with the `faulty` of the
+        entries, a row for each slot; returns the slots, as bools, that are done with
+    """
 
     covered: tuple[int, ...] = STRONG_WRITE  # what a weak write is held against in their place
 
@@ -147,10 +153,6 @@ class Races:
             if epochs.stamps[kind] is not None:
                 epochs.stamps[kind][entries] = 0
         return left
-
-    def compares_strong(self, access: Access) -> bool:
-        """Whether this strong access may race with other strong ones."""
-        raise NotImplementedError
 
     def keeps(self, access: Access) -> bool:
         """Whether stores are to be held against this load."""
@@ -313,25 +315,6 @@ class Races:
         if result.any():
             result[result] = self.ordered(last[result], slots[result])
         return result
-
-    def conflicts(
-        self, kind: int, stamps: np.ndarray, slots: np.ndarray, access: Access
-    ) -> np.ndarray:
-        """Which of these pairs race if nothing orders them."""
-        raise NotImplementedError
-
-    def report(
-        self,
-        epochs: Epochs,
-        kind: int,
-        stamps: np.ndarray,
-        faulty: np.ndarray,
-        slots: np.ndarray,
-        access: Access,
-    ) -> np.ndarray:
-        """Report races with the `faulty` of the entries, a row for each slot; returns the slots, as
-        bools, that are not to be held against more."""
-        raise NotImplementedError
 
 
 def verb(instruction: Instruction) -> str:
