@@ -98,7 +98,7 @@ BULK = """__shared__ alignas(16) float s[32];
         asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(full));
         asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(4 * n));
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                     " [%0], [%1], %2, [%3];" ::"r"(to), "l"(x), "r"(4 * n), "r"(full));
+                     " [%0], [%1], %2, [%3];" ::"r"(to + SHIFT), "l"(x), "r"(4 * n), "r"(full));
         for (unsigned done = 0; !done;)
             asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;"
                          " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(full) : "memory");
@@ -106,9 +106,12 @@ BULK = """__shared__ alignas(16) float s[32];
     }"""
 
 
-def test_a_bulk_copy_stays_in_the_memory_that_the_kernel_declares() -> None:
-    assert not findings(BULK, 32, 256)
-    found = [one for one in findings(BULK, 64, 256) if one.kind == STORE]
+@pytest.mark.parametrize(("shift", "tail"), [("0", 8), ("0", 13), ("16384", 8)])
+def test_a_bulk_copy_stays_in_the_memory_that_the_kernel_declares(shift: str, tail: int) -> None:
+    """Of what is copied some of the bytes fit, an odd number of them, or none."""
+    body = f"__shared__ char tail[{tail}]; if (n < 0) y[t] = tail[t];\n{BULK}"
+    assert not findings(body.replace("SHIFT", "0"), 32, 256)
+    found = [one for one in findings(body.replace("SHIFT", shift), 64, 256) if one.kind == STORE]
     assert len(found) == 1 and "256 bytes at byte" in found[0].message
     assert found[0].message.endswith("it must declare an extern __shared__ array")
 

@@ -44,8 +44,8 @@ Same = Callable[[bool], np.ndarray]
 class Epochs:
     """The epochs of an array, or of the shared memory of a batch, as stamps: one int64 for a thread
     and an event, an instruction that was executed at a time; 0 where there is none. There is one
-    for every `grain` bytes, the width of the smallest access until now: accesses are aligned, so
-    that none is in part of one."""
+    for every `grain` bytes, the smallest piece until now: accesses are aligned, so that none is in
+    part of one."""
 
     def __init__(self, name: str, size: int, first: int, grain: int = 0):
         self.name, self.size, self.grain = name, size, grain
@@ -55,11 +55,12 @@ class Epochs:
 
     def entries(self, offsets: np.ndarray, width: int) -> np.ndarray:
         """The entries of the bytes from each offset on; a row for each offset if there are many."""
-        if self.grain > width:
-            times = self.grain // width
+        piece = width & -width or self.grain  # what is copied may have any width, 0 too
+        if self.grain > piece:
+            times = self.grain // piece
             self.stamps = [None if one is None else one.repeat(times) for one in self.stamps]
-            self.grain = width
-        self.grain = self.grain or width
+            self.grain = piece
+        self.grain = self.grain or piece
         first = offsets >> (self.grain.bit_length() - 1)
         if width == self.grain:
             return first
