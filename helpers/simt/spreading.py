@@ -46,6 +46,7 @@ def follow(context: Context, instruction: Instruction, step: Step, guarded: bool
     condition = predicate_reader(context, instruction) if guard else None
     gate = context.index[guard[0].name] if guard else -1
     involved = {gate, *_numbers(context, instruction.operands)}
+    targets = _numbers(context, instruction.targets)
     rule_of = functools.cache(lambda: _rule(context, instruction))  # few are ever needed
 
     def followed(lanes: Lanes) -> None:
@@ -53,7 +54,7 @@ def follow(context: Context, instruction: Instruction, step: Step, guarded: bool
         if not shadows or involved.isdisjoint(shadows):
             step(lanes)
             return
-        rule, targets, pure = rule_of()
+        rule, pure = rule_of()
         chosen, doubtful = lanes, shadows.get(gate)
         if condition is not None:
             mask = lanes.mask & condition()
@@ -89,32 +90,30 @@ def _each(context: Context, operands: Sequence[Operand]) -> list[int | None]:
     return [(*_numbers(context, [one]), None)[0] for one in operands]
 
 
-def _rule(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
-    """(what becomes of undefined bits, registers written, whether it does nothing else)"""
+def _rule(context: Context, instruction: Instruction) -> tuple[Rule, bool]:
+    """(what becomes of undefined bits, whether the instruction does nothing else)"""
     opcode, operands = instruction.opcode, instruction.operands
-    targets = _numbers(context, instruction.targets)
-    sources = _numbers(context, instruction.sources)
     if opcode == "mov" and any(isinstance(operand, Vector) for operand in operands):
-        return _packing(context, instruction)
+        return _packing(context, instruction), True
     if opcode in ("ld", "ldu"):
-        return _using(context, instruction, targets, sources), targets, True
+        return _using(context, instruction), True
     if opcode == "st" and "async" not in instruction.modifiers:
-        return _storing(context, instruction), [], False
+        return _storing(context, instruction), False
     if opcode == "shfl":
-        return _shuffling(context, instruction)
+        return _shuffling(context, instruction), False
     try:
         operation = find_operation(opcode, instruction.modifiers)
     except RuntimeError:  # no arithmetic: what it reads, it uses
         operation = None
     if operation is not None and len(operands) - len(operation.sources) in (1, 2):
-        return _arithmetic(context, instruction, operation)
-    return _using(context, instruction, targets, sources), targets, False
+        return _arithmetic(context, instruction, operation), True
+    return _using(context, instruction), False
 
 
-def _using(
-    context: Context, instruction: Instruction, targets: list[int], sources: list[int]
-) -> Rule:
+def _using(context: Context, instruction: Instruction) -> Rule:
     """What is read is used; what is written is defined, but for what memory says."""
+    targets = _numbers(context, instruction.targets)
+    sources = _numbers(context, instruction.sources)
 
     def rule(lanes: Lanes) -> Written:
         for number in sources:
@@ -162,7 +161,7 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
     return rule
 
 
-def _shuffling(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
+def _shuffling(context: Context, instruction: Instruction) -> Rule:
     *targets, value, amount, clamp, members = instruction.operands
     suspicion, sources = context.suspicion, exchange_reader(context, instruction)
     written, read = _numbers(context, targets), _numbers(context, [value])
@@ -177,10 +176,10 @@ def _shuffling(context: Context, instruction: Instruction) -> tuple[Rule, list[i
             shadow = UndefinedBits(shadow.bits[taken], tuple(one[taken] for one in shadow.origins))
         return [(number, shadow if place == 0 else None) for place, number in enumerate(written)]
 
-    return rule, written, False
+    return rule
 
 
-def _packing(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
+def _packing(context: Context, instruction: Instruction) -> Rule:
     target, source = instruction.operands
     suspicion = context.suspicion
     wide = int(instruction.modifiers[-1][1:])
@@ -208,15 +207,13 @@ def _packing(context: Context, instruction: Instruction) -> tuple[Rule, list[int
                 result.append((number, UndefinedBits(bits, shadow.origins)))
         return result
 
-    return rule, written, True
+    return rule
 
 
 # ---- arithmetic ---------------------------------------------------------------------------------
 
 
-def _arithmetic(
-    context: Context, instruction: Instruction, operation: PtxOperation
-) -> tuple[Rule, list[int], bool]:
+def _arithmetic(context: Context, instruction: Instruction, operation: PtxOperation) -> Rule:
     suspicion, operands = context.suspicion, instruction.operands
     count = len(operands) - len(operation.sources)
     written = _each(context, operands[:count])
@@ -260,7 +257,7 @@ def _arithmetic(
             result.append((number, joined(suspicion, own, parts)))
         return result
 
-    return rule, targets, True
+    return rule
 
 
 def _raw(kind: str) -> np.dtype:

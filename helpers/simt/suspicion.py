@@ -123,10 +123,6 @@ class Suspicion:
         self._track()
         return origins[:, 0]
 
-    def conditional(self, kind: str, instruction: Instruction, message: str) -> Doubt:
-        """A bug if watched values are used, which `if_used` names."""
-        return Doubt(kind, instruction, message, False)
-
     def if_used(self, origins: np.ndarray, bug: Doubt, slots: np.ndarray) -> None:
         """Report a bug of these threads as soon as the watched value of each, one of `origins`, is
         used; at once if it has been."""

@@ -117,7 +117,7 @@ class SharedMemory:
         self._count("load", addresses, access, lanes)
         if len(slots):
             if self.causality.in_shared and access.scope and not access.atomic:
-                self.causality.read(slots, flag_names(places), access)
+                self.causality.read(slots, FLAGS + places, access)
             self.races.load(places, slots, access)
             index = places // access.size
             for element, value in enumerate(values):
@@ -152,11 +152,10 @@ class SharedMemory:
 
     def _tell(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
         """What others may learn from this store."""
-        names = flag_names(places)
         if access.scope:
-            self.causality.write(slots, names, access)
+            self.causality.write(slots, FLAGS + places, access)
         elif self.causality.flags:
-            self.causality.weak_write(names)
+            self.causality.weak_write(FLAGS + places)
 
     def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
         if access.atomic:
@@ -253,12 +252,6 @@ class SharedMemory:
             f"the block has {self.bytes} bytes of shared memory ({self.static_bytes} static, "
             f"{dynamic} dynamic)"
         )
-
-
-def flag_names(places: np.ndarray) -> np.ndarray:
-    """What causality.py calls flags at these bytes of a batch's shared memory: no addresses of
-    global memory."""
-    return FLAGS + places
 
 
 def short(name: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from ..geometry import Batch
 from ..hardware import BULK_ALIGN
 from ..instructions import Instruction, PtxKernel
-from ..suspicion import Suspicion
+from ..suspicion import Doubt, Suspicion
 from .access import Access
 from .causality import Causality
 from .races import OWNER, STRONG_READ, THREAD, WEAK_READ, WEAK_WRITE, Epochs, Races, Same, verb
@@ -190,9 +190,8 @@ class SharedRaces(Races):
             racing = ~self.ordered(stamps, by)
             if racing.any():
                 site = read.access.instruction
-                race = race or self.suspicion.conditional(
-                    RACE, instruction, self._racing("store", instruction, site)
-                )
+                message = self._racing("store", instruction, site)
+                race = race or Doubt(RACE, instruction, message, False)
                 self.suspicion.if_used(read.origins[rows[racing]], race, by[racing])
 
     # ---- saying ----

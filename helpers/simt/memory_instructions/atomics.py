@@ -14,7 +14,7 @@ from ..context import Context
 from ..instructions import Instruction, elements, unknown
 from ..lanes import Lanes, Step
 from ..memory.access import SHARED_END, SHARED_WINDOW
-from ..memory.shared import flag_names
+from ..memory.shared_races import FLAGS
 from ..operands import address_reader, reader, writer
 from ..operations import find_operation
 from ..ptx_types import DTYPES, UNSIGNED, type_size
@@ -125,7 +125,7 @@ def _locations(
         if memory is context.global_memory or not inside.any():
             return places
     block, near = shared.block_of(slots, places - start)
-    return np.where(inside, flag_names(block * shared.stride + near), places)
+    return np.where(inside, FLAGS + block * shared.stride + near, places)
 
 
 def _turns(places: np.ndarray) -> list[tuple[np.ndarray, bool]]:
