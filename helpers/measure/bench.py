@@ -33,16 +33,7 @@ from ..run.bound import BoundKernel, load
 from ..run.check import WrongResult, check_copy, check_softmax
 from ..run.execute import active_clusters
 from . import samples
-from .gpu_arrays import (
-    SAMPLED,
-    buffers,
-    has_nan,
-    matrix,
-    numbers_of,
-    poison,
-    rotations,
-    rounded,
-)
+from .gpu_arrays import buffers, later, numbers_of, poison, rotations
 from .gpu_arrays import verify as check_problem
 from .records import Timed
 from .workers import Failure, one_line
@@ -271,7 +262,7 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
             poison_outputs(problems[name], arrays)
             with blaming(name):
                 run(*arrays)
-                verify(candidates[name], arrays, problem.dtype)
+                verify(candidates[name], arrays, problems[name])
         timings: dict[tuple[str, str], _Timing] = {}
         for (name, launch), run in launches.items():
             with blaming(name):
@@ -291,7 +282,7 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
             poison_outputs(problems[name], arrays)
             with blaming(name):
                 timing.graph.launch()  # the timed graph must have written the output
-                verify(candidates[name], arrays, problem.dtype)
+                verify(candidates[name], arrays, problems[name])
     taken = {key: samples.kept(timing.samples_us) for key, timing in timings.items()}
     return {
         name: Timed(
@@ -380,11 +371,10 @@ class _Timing:
 
 
 def buffers_for(problem: Problem) -> list[tuple]:
-    """Sets of the arrays of a problem, in total more than three times the GPU's L2 cache."""
+    """Sets of the arrays of a problem, in total more than three times the GPU's L2 cache; all
+    inputs differ."""
     import cupy
 
-    if problem.plain:
-        return rotating_buffers(problem)
     l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
     random = cupy.random.default_rng(0)
     return [buffers(problem, random) for _ in range(rotations(problem, l2_bytes))]
@@ -396,53 +386,18 @@ def poison_outputs(problem: Problem, arrays: Sequence) -> None:
             poison(array)
 
 
-def rotating_buffers(problem: Problem) -> list[tuple]:
-    """Pairs (x, y) on the GPU, in total more than three times its L2 cache; all inputs differ."""
-    import cupy
-
-    l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
-    random = cupy.random.default_rng(0)
-    pairs = []
-    for _ in range(rotations(problem, l2_bytes)):
-        x = with_room(rounded(matrix(random, *problem.shape), problem.dtype))
-        y = with_room(cupy.empty_like(x))
-        poison(y)
-        pairs.append((x, y))
-    return pairs
-
-
-def with_room(matrix):
-    """The same matrix in memory with two more elements: a copy moves whole floats, and `later`
-    starts one element later."""
-    import cupy
-
-    room = cupy.empty(matrix.size + 2, matrix.dtype)
-    room[:-2] = matrix.reshape(-1)
-    return room[:-2].reshape(matrix.shape)
-
-
-def later(matrix):
-    """A matrix in the memory of one from `with_room` that starts one element later."""
-    return matrix.base[1:-1].reshape(matrix.shape)
-
-
-def verify(candidate: Candidate, arrays: Sequence, dtype: str) -> None:
-    """Check an output on the GPU: every element for NaN, sampled rows against fp64."""
+def verify(candidate: Candidate, arrays: Sequence, problem: Problem) -> None:
+    """Check the outputs of a candidate on the GPU. Raises `WrongResult`."""
     import cupy
 
     cupy.cuda.get_current_stream().synchronize()
     if candidate.judge:
         return candidate.judge(arrays)
-    x, y = arrays
-    if bool(has_nan(y).any()):
-        raise WrongResult(f"left NaN in its output at {x.shape}")
-    rows = x.shape[0]
-    count = min(rows, max(3, SAMPLED // x.shape[1]))  # with few long rows, the last one too
-    sample = np.unique(np.linspace(0, rows - 1, count).astype(np.int64))
-    try:
-        candidate.compare(*(cupy.asnumpy(array[sample]).view(dtype) for array in (x, y)))
-    except WrongResult as error:
-        raise WrongResult(f"at {x.shape}: {error.summary}", error.values) from None
+
+    def check(operation, values, written, *_) -> None:
+        candidate.compare(values["x"], written["y"])
+
+    check_problem(problem, {}, arrays, check)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The arrays of a timed problem on the GPU, and the check of its result.
 
-Softmax of x into y shares the arrays that `bench` makes with the copy; kernels of other operations
-get the arrays that they take, and their bandwidth baseline gets arrays of the same size.
+Softmax of x into y shares its arrays with the copy; kernels of other operations get the arrays that
+they take, and their bandwidth baseline gets arrays of the same size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLED = 200_000  # approximate number of elements that are checked against fp6
 
 def buffers(problem: Problem, random) -> tuple:
     """The CuPy arrays of a problem: inputs like those of `references.make_inputs`, and outputs
-    filled with NaN; bfloat16 as its bits."""
+    filled with NaN; bfloat16 as its bits. Those of softmax alone are `with_room`."""
     import cupy
 
     features, found = dict(problem.features), {}
@@ -37,6 +37,7 @@ def buffers(problem: Problem, random) -> tuple:
         shape = problem.array_shape(argument, problem.numbers)
         if argument.output:
             found[name] = cupy.empty(shape, "uint16" if kind == "bfloat16" else kind)
+            found[name] = with_room(found[name]) if problem.plain else found[name]
             poison(found[name])
             continue
         if name in ("x", "a") or (name == "y" and features.get("FROM_X")):
@@ -54,6 +55,7 @@ def buffers(problem: Problem, random) -> tuple:
         if argument.shape == MATRIX and problem.inner > 1 and value.ndim == 2:
             value = value.reshape(problem.outer, problem.cols, problem.inner)
         found[name] = rounded(value, kind)
+        found[name] = with_room(found[name]) if problem.plain else found[name]
     return tuple(found.values())
 
 
@@ -172,6 +174,21 @@ def matrix(random, rows: int, cols: int):
     shifts = random.random((rows, 1), dtype=cupy.float32) * 100 + 100
     x += cupy.where(random.random((rows, 1)) < 0.5, shifts, -shifts)
     return x
+
+
+def with_room(matrix):
+    """The same matrix in memory with two more elements: a copy moves whole floats, and `later`
+    starts one element later."""
+    import cupy
+
+    room = cupy.empty(matrix.size + 2, matrix.dtype)
+    room[:-2] = matrix.reshape(-1)
+    return room[:-2].reshape(matrix.shape)
+
+
+def later(matrix):
+    """A matrix in the memory of one from `with_room` that starts one element later."""
+    return matrix.base[1:-1].reshape(matrix.shape)
 
 
 def _statistics(x):

@@ -121,7 +121,7 @@ def _measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]
         found = {}
         for state in states_of(problem, l2):
             pipelines = _State(around, state == "evicted", buffers, stream)
-            found[state] = pipelines.time(links, problem.dtype)
+            found[state] = pipelines.time(links, problem)
     return found
 
 
@@ -208,10 +208,10 @@ class _State:
     def __init__(self, around: Ends, swept: bool, buffers: Sequence[tuple], stream):
         self.around, self.swept, self.buffers, self.stream = around, swept, buffers, stream
 
-    def time(self, links: Mapping[str, Candidate], dtype: str) -> Series:
+    def time(self, links: Mapping[str, Candidate], problem: Problem) -> Series:
         for name, link in links.items():
             with blaming(name):
-                self._check(link, dtype, 0, lambda link=link: self._call(link, 0))
+                self._check(link, problem, 0, lambda link=link: self._call(link, 0))
         calls = self._calls(links[COPY])
         base = self._graph(None, calls)
         graphs = {}
@@ -234,7 +234,7 @@ class _State:
         for name, link in links.items():
             last = (calls - 1) % len(self.buffers)
             with blaming(name):  # the timed graph must have written y
-                self._check(link, dtype, last, graphs[name].launch)
+                self._check(link, problem, last, graphs[name].launch)
         return Series(
             calls,
             {name: samples.kept(series) for name, series in pipeline_us.items()},
@@ -251,13 +251,13 @@ class _State:
             link.run(*one.arrays)
         self.around.read(one.arrays[one.outputs[0]])
 
-    def _check(self, link: Candidate, dtype: str, place: int, run: Callable) -> None:
+    def _check(self, link: Candidate, problem: Problem, place: int, run: Callable) -> None:
         """Check the outputs in a set of buffers against its source; x was poisoned too."""
         one = self.buffers[place]
         for number in (one.fed, *one.outputs):
             bench.poison(one.arrays[number])
         run()
-        bench.verify(link, one.checked, dtype)
+        bench.verify(link, one.checked, problem)
 
     def _calls(self, copy: Candidate) -> int:
         """The number of calls per replay; the copy's pipeline is replayed until the GPU is warm."""

@@ -10,6 +10,7 @@ import pytest
 
 from helpers.base.gpu import H200
 from helpers.measure import bench
+from helpers.measure.gpu_arrays import rounded
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES
@@ -67,7 +68,7 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
     for compute, text in (
         (lambda x: 0 * x, "all zero"),
         (lambda x: reference(x) * 1.02, "are wrong"),
-        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in its output"),
+        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in y"),
     ):
         makers["wrong"] = fake_maker(fake_cupy, compute, check_softmax)
         with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
@@ -234,7 +235,7 @@ def test_benchmark_looks_at_the_last_of_a_few_long_rows(fake_cupy: list) -> None
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_buffers_pass_three_times_the_cache_and_differ(dtype: str, fake_cupy: list) -> None:
-    buffers = bench.rotating_buffers(Problem(1, 100, dtype))
+    buffers = bench.buffers_for(Problem(1, 100, dtype))
     size = sum(array.nbytes for pair in buffers for array in pair)
     assert 12000 <= size < 12000 + 2 * buffers[0][0].nbytes
     assert len({x.tobytes() for x, _ in buffers}) == len(buffers)
@@ -246,7 +247,7 @@ def test_bfloat16_is_rounded_to_nearest_even(fake_cupy: list) -> None:
     x = np.random.default_rng(0).normal(0, 50, 10000).astype(np.float32)
     x[:3] = 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8)  # halfway between two
     wanted = x.astype("bfloat16").view(np.uint16)
-    assert np.array_equal(bench.rounded(x.copy(), "bfloat16"), wanted)
+    assert np.array_equal(rounded(x.copy(), "bfloat16"), wanted)
 
 
 @pytest.mark.parametrize(

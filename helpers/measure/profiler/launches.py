@@ -36,7 +36,7 @@ from ...run.execute import to_gpu
 from ...run.references import make_input
 from .. import bench
 from ..campaign import Campaign, Task
-from ..gpu_arrays import buffers, host_arrays
+from ..gpu_arrays import buffers, host_arrays, later, with_room
 from ..records import families_of, launch_of, step_hash
 
 SMALL_TRIALS = ("08_ahead-CLUSTERS1",)  # one persistent cluster takes all rows
@@ -118,7 +118,7 @@ def run_kernels(chosen: Sequence[Launch]) -> None:
         candidate = bench.maker(step)(problem)
         if problem.plain:
             x = input_on_gpu(problem)
-            y = bench.later(bench.with_room(x)) if candidate.late else cupy.empty_like(x)
+            y = later(with_room(x)) if candidate.late else cupy.empty_like(x)
             arrays = x, y
         elif at.rows * at.cols < 2**20:
             arrays = tuple(map(to_gpu, host_arrays(problem).values()))
