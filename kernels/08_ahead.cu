@@ -37,8 +37,7 @@
 // than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. Of an H200's 132
 // multiprocessors clusters of 8 find 120 together, and clusters of 16 find 112 of these
 // (cuOccupancyMaxActiveClusters): so all of `clusters` run at once. Any other number up to `rows`
-// is right, perhaps slower. Blocks exchange pairs as in 08_cluster.cu, as QuACK does
-// (https://github.com/Dao-AILab/quack). Measured with -ftz=true, as CuPy compiles.
+// is right, perhaps slower. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(PACKS) \
     || !defined(DIRECT) || !defined(STREAM) || !defined(SLOTS) || !defined(EVICT_LAST) \
@@ -52,16 +51,10 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "packs of a thread");
 static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's packs and some more");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
-static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 
-constexpr int warps = THREADS / 32;
-constexpr int senders = warps * CLUSTER;  // warps that work on a row
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
 
 // Waits until the phase of this parity, 0 for the first, has ended: then its bytes can be read.
@@ -121,18 +114,11 @@ __device__ __forceinline__ void copy_async_wait()
 // Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, some packs at a
 // time.
 template <int count>
-__device__ __forceinline__ void take(const Pack (&packs)[count], float& thread_max, float& sum)
+__device__ __forceinline__ void take(Pack (&packs)[count], float& thread_max, float& sum)
 {
     const float before = thread_max;
     thread_max = fmaxf(thread_max, max_of(packs));
-    sum *= fast_exp(before - thread_max);
-#pragma unroll
-    for (int k = 0; k < count; ++k)
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 e = exponentials(packs[k].columns[c], thread_max);
-            sum += e.x + e.y;
-        }
+    sum = sum_of<false>(packs, thread_max, sum * fast_exp(before - thread_max));
 }
 
 // The results of a pack.

@@ -34,18 +34,15 @@
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x. A row
 // of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 must be allowed
-// once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed. The exchange
-// between blocks is that of QuACK (https://github.com/Dao-AILab/quack): each warp sends its pair to
-// every block, whose mbarrier counts the bytes. Measured with -ftz=true, as CuPy compiles.
+// once: see cluster.cuh. -DFLOAT16 or -DBFLOAT16 selects the dtype; without either it is float32.
+// Measured with -ftz=true, as CuPy compiles.
 //
-// In the Build table `row` is the bytes of a row, `size` those of an element, `l2` those of the L2;
-// `share` is the packs (16 bytes each) of a block, `most` the largest number of packs per thread,
-// measured on an H200, `fewest` the threads that it requires. From 16 KB of row, a block takes 8 KB
-// to 22 KB (`most_bytes`), half of that in a small matrix, unless a few rows use clusters of 16.
-// With few blocks (`few`), more threads with fewer packs each are faster. THREADS is the smallest
-// number that has room for the packs, so that few lanes idle. RESIDENT leaves a thread
-// 4 registers per pack and about 32 others. -DFLOAT16 or -DBFLOAT16 selects the dtype; without
-// either it is float32.
+// In the Build table `share` is the packs (16 bytes each) of a block, `most` the largest number of
+// packs per thread, measured on an H200, `fewest` the threads that it requires. From 16 KB of row,
+// a block takes 8 KB to 22 KB (`most_bytes`), half of that in a small matrix, unless a few rows use
+// clusters of 16. With few blocks (`few`), more threads with fewer packs each are faster; THREADS
+// is the least number of whole warps with room for them, so that few lanes idle. RESIDENT leaves a
+// thread 4 registers per pack and about 32 others.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
     || !defined(EVICT_LAST) || !defined(STREAMING)
@@ -58,15 +55,9 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
-static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
+static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 
-constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
-constexpr int warps = THREADS / 32;
-constexpr int senders = warps * CLUSTER;  // warps that work on a row
+constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their columns
 
 // Loads 16 bytes that are read once. *from, which the compiler may reorder, was slower.
 __device__ __forceinline__ uint4 load(const uint4* from)
@@ -112,15 +103,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 
     // ---- reduce ---------------------------------------------------------------------------------
     const float thread_max = fmaxf(lowest, max_of(v));
-    float sum = 0.0f;
-#pragma unroll
-    for (int k = 0; k < PACKS; ++k)
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 e = exponentials(v[k].columns[c], thread_max);
-            sum += e.x + e.y;
-            if (keep) v[k].columns[c] = to_T2(e);
-        }
+    const float sum = sum_of<keep>(v, thread_max);
 
     // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's pair to block r: data and arrival in one message, and one wait for
@@ -141,16 +124,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
-        // In 16 bits, a second exponential needs fewer registers than keeping the first. The empty
-        // asm may change the bits; without it the compiler keeps the floats computed from them.
-        uint4& bits = v[k].bits;
-        if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) {
-            const T2 columns = v[k].columns[c];
-            const float2 e = keep ? to_float2(columns) : exponentials(columns, thread_max);
-            v[k].columns[c] = to_T2(make_float2(e.x * scale, e.y * scale));
-        }
-        if (pack < packs) store<STREAMING>(to + pack, bits);
+        finish<keep>(v[k], thread_max, scale);
+        if (pack < packs) store<STREAMING>(to + pack, v[k].bits);
     }
 }

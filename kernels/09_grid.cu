@@ -2,21 +2,17 @@
 // Idea:     many blocks of one launch share a row, more than a cluster can hold; they agree by
 //           messages in global memory, where one 8-byte store is both the data and the signal.
 // Row:      BLOCKS blocks
-// Build:    few_packs    = 11 when rows > 1
-//                        | 8 when cols > 1048576
-//                        | 4 when size == 4
-//                        | 2
-//           THREADS      = 512 when rows == 1 && ceil_div(row / 16, 512 * few_packs) <= sms
+// Build:    THREADS      = 512 when rows == 1
 //                        | 384
+//           few_packs    = 11 when rows > 1
+//                        | size
 //           few          = ceil_div(row / 16, few_packs * THREADS)
-//           most         = 32 when size == 4
-//                        | 16
+//           most         = 8 * size
 //           BLOCKS       = few when rows * few <= sms
 //                        | sms when rows == 1
 //                        | ceil_div(row / 16, most * THREADS)
 //           PACKS        = ceil_div(row / 16, BLOCKS * THREADS)
-//           STREAMING    = 1 when rows * row <= 2097152 || 3 * rows * row > 2 * l2
-//                        | 0
+//           STREAMING    = rows * row <= 2097152 || 3 * rows * row > 2 * l2
 //           PROGRAMMATIC = 0
 // Launch:   block = THREADS, block == THREADS,
 //           grid = min(rows, sms / BLOCKS) * BLOCKS, cooperative
@@ -51,8 +47,7 @@
 #include "include/reductions.cuh"
 
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a thread packs");
-static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
+static_assert(BLOCKS >= 1, "a row has blocks");
 static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
 
 constexpr int warps = THREADS / 32;

@@ -33,8 +33,6 @@
 
 static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
               "LANES is a power of two: the rows of a warp begin at its multiples");
-static_assert(PACKS >= 1, "a lane has at least one pack");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
 // ---- the kernel ---------------------------------------------------------------------------------
 

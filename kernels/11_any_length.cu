@@ -38,7 +38,7 @@
 #include "include/unaligned.cuh"
 
 static_assert(THREADS >= 64 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a round has packs");
+static_assert(BLOCKS >= 1, "a row has blocks");
 
 constexpr int warps = THREADS / 32;
 
@@ -65,34 +65,6 @@ __device__ __forceinline__ uint4 fetched(const uint4* body, int pack, int mine)
     fill(found, minus_inf());
     if (pack < mine) found.bits = __ldg(body + pack);
     return found.bits;
-}
-
-// The sum of exp(v - maximum) of some packs.
-template <int count>
-__device__ __forceinline__ float sum_of(const Pack (&packs)[count], float maximum)
-{
-    float sum = 0.0f;
-#pragma unroll
-    for (int k = 0; k < count; ++k)
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 e = exponentials(packs[k].columns[c], maximum);
-            sum += e.x + e.y;
-        }
-    return sum;
-}
-
-// Replaces the columns of a pack by exp(v - maximum) * factor.
-__device__ __forceinline__ void exponentiate_and_scale(Pack& pack, float maximum, float factor)
-{
-    // As in 08_cluster.cu: a second exponential, which the compiler must not keep from the first.
-    uint4& bits = pack.bits;
-    asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
-#pragma unroll
-    for (int c = 0; c < pairs_per_pack; ++c) {
-        const float2 e = exponentials(pack.columns[c], maximum);
-        pack.columns[c] = to_T2(make_float2(e.x * factor, e.y * factor));
-    }
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------
@@ -128,14 +100,14 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         for (int k = 0; k < PACKS; ++k) v[k].bits = fetched(body, k * 32 + lane, mine);
         const float v_end = has_end ? to_float(from[end]) : minus_inf();
         float thread_max = fmaxf(fmaxf(lowest, v_end), max_of(v));
-        float sum = fast_exp(v_end - thread_max) + sum_of(v, thread_max);
+        float sum = fast_exp(v_end - thread_max) + sum_of<false>(v, thread_max);
         for (int round = PACKS; round < rounds; round += 4) {
             Pack more[4];
 #pragma unroll
             for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
             const float before = thread_max;
             thread_max = fmaxf(thread_max, max_of(more));
-            sum = sum * fast_exp(before - thread_max) + sum_of(more, thread_max);
+            sum = sum * fast_exp(before - thread_max) + sum_of<false>(more, thread_max);
         }
         const float2 pair = warp_pair(thread_max, sum);
         if (lane == 0) pairs[warp] = pair;
@@ -174,7 +146,7 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         uint4 kept = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
-            exponentiate_and_scale(v[k], thread_max, factor);
+            finish<false>(v[k], thread_max, factor);
             store_round(to_body, late, v[k], k * 32 + lane, mine, kept);
         }
         for (int round = PACKS; round < rounds; round += 4) {
@@ -183,7 +155,7 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
             for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                exponentiate_and_scale(more[k], thread_max, factor);
+                finish<false>(more[k], thread_max, factor);
                 store_round(to_body, late, more[k], (round + k) * 32 + lane, mine, kept);
             }
         }

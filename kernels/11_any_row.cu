@@ -35,9 +35,7 @@
 // element. y must not overlap x; what lies between two rows is neither read nor written. With
 // LATE=0 each row of x and of y must start equally far from a boundary of 16 bytes. A row of all
 // -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be
-// allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed. Blocks
-// exchange pairs as in 08_cluster.cu, as QuACK does (https://github.com/Dao-AILab/quack).
-// Measured with -ftz=true, as CuPy compiles.
+// allowed once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(LATE) \
     || !defined(RESIDENT) || !defined(EVICT_LAST)
@@ -51,15 +49,10 @@
 #include "include/reductions.cuh"
 #include "include/unaligned.cuh"
 
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
+static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 static_assert(LATE == 0 || LATE == 1, "LATE is yes, 1, or no, 0");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
-constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
-constexpr int warps = THREADS / 32;
-constexpr int senders = warps * CLUSTER;  // warps that work on a row
+constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their columns
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
@@ -111,18 +104,9 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
     // ---- reduce ---------------------------------------------------------------------------------
     const float thread_max = fmaxf(fmaxf(lowest, v_end), max_of(v));
     v_end = fast_exp(v_end - thread_max);
-    float sum = v_end;
-#pragma unroll
-    for (int k = 0; k < PACKS; ++k)
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 e = exponentials(v[k].columns[c], thread_max);
-            sum += e.x + e.y;
-            if (keep) v[k].columns[c] = to_T2(e);
-        }
+    const float sum = sum_of<keep>(v, thread_max, v_end);
 
     // ---- exchange -------------------------------------------------------------------------------
-    // Lane r sends the warp's pair to block r: see 08_cluster.cu.
     const float2 message = warp_pair(thread_max, sum);
     if (CLUSTER == 1) {
         if (lane == 0) messages[warp] = message;
@@ -138,7 +122,6 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
     // ---- write ----------------------------------------------------------------------------------
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
-        // See 08_cluster.cu: in 16 bits a second exponential needs fewer registers.
         uint4& bits = v[k].bits;
         if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll

@@ -76,7 +76,6 @@ static_assert(ITEMS >= 1 && MOVES >= 1, "a lane has words, a mover packs");
 static_assert(RUN >= 1 && RUN % (32 / LANES) == 0, "a warp takes its rows in rounds");
 static_assert(TURN == 0 || TURN == 1 && ITEMS >= 32 / LANES, "TURN is yes, 1, or no, 0");
 static_assert(DENSE == 0 || DENSE == 1, "DENSE is yes, 1, or no, 0");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
 constexpr int in_word = 4 / sizeof(T);        // columns of a word
 constexpr int together = 32 / LANES;          // rows that a warp works on at once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Idea:     what comes before softmax and behind it costs no pass of its own: a row is loaded by a
-//           `Load`, which scales, adds a bias and masks, and written by a `Store`; packs that a
-//           causal mask hides are never loaded, and what dropout drops is drawn, not stored.
+// Idea:     operations before and after softmax need no pass of their own: `Load` scales, adds a
+//           bias and masks, `Store` writes; packs that a causal mask hides are never loaded, and
+//           what dropout drops is drawn, not stored.
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    MASK       = 0
 //           BIAS       = 0
@@ -33,16 +33,13 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
 // Reads:    1 read + 1 write
-// Wastes:   what is hidden is not loaded but computed. A mask or a bias that is as large as x is
-//           read beside it. In 16 bits the random numbers of dropout take time.
+// Wastes:   hidden columns are not loaded, but computed. A mask or a bias as large as x is read
+//           beside it. In 16 bits the random numbers of dropout take time.
 // Measured: 4342 GB/s, 1.01 of a copy (best copy 1.01) at 65536 x 4096 (H200, 2026-11-27)
 //
-// y[row] = softmax(x[row] * scale + bias), its logarithm or what dropout leaves of it, for x and y
-// of shape (rows, cols), row-major; -inf takes the place of what is masked, whatever x is there.
-// Bias and mask have fewer rows if they are alike for several of x: row r of x goes with
-// bias[r % bias_rows] and mask[r / mask_repeat % mask_rows]. A mask by column has one row; one for
-// a batch of sequences has a row for each, which mask_repeat rows of x use; one of queries x keys
-// has a row for each query.
+// y[row] = softmax(x[row] * scale + bias), or its logarithm, for row-major x and y of shape
+// (rows, cols). Masked columns count as -inf, whatever x is there. Row r of x goes with
+// bias[r % bias_rows] and mask[r / mask_repeat % mask_rows].
 //
 //     MASK=0  no mask                BIAS=0  no bias               LOG=0  softmax
 //     MASK=1  mask, not 0 = masked   BIAS=1  bias, of x's dtype    LOG=1  log-softmax
@@ -50,20 +47,17 @@
 //     WIDE=0  y is of x's dtype      WIDE=1  y is float32, x of 16 bits
 //     DROPOUT=0  nothing is dropped  DROPOUT=1  each column with probability p
 //
-// These are built in every combination but LOG with DROPOUT. What a build does not read may be a
-// null pointer, and y must not overlap the others. A row must be whole packs of 16 bytes of y, and
-// of 1024 bytes or more: 11_any_row.cu takes others. A mask is as in masked_fill; the boolean one
-// of scaled_dot_product_attention says the opposite: what takes part. Causal is as of a square:
-// query i sees keys 0 to i. A row that is wholly masked, or of whose logits all are -inf or one is
-// NaN or +inf, gives NaN, as in torch.softmax. A cluster of 16 must be allowed once: see
-// cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with
-// -ftz=true, as CuPy compiles.
+// All combinations but LOG with DROPOUT are supported. An array that a build does not read may be a
+// null pointer. y must not overlap the others. A row is whole packs of 16 bytes of y and at least
+// 1024 bytes of x. The mask is that of masked_fill; in scaled_dot_product_attention, a boolean mask
+// is the opposite. A causal mask is that of a square: query i sees keys 0 to i. A fully masked row,
+// or one whose logits are all -inf or include NaN or +inf, gives NaN, as in torch.softmax. A
+// cluster of 16 must be allowed once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
 //
-// In dropout p is 0 to 1, rounded down to a multiple of 1/65536; what stays is divided by 1 minus
-// that, so that the mean stays. With p = 1 all is 0. NaN is NaN where it is dropped too. Seed,
-// offset, row and column alone say what is dropped, not dtype nor launch: 14_backward.cu draws it
-// again. Calls with one seed take an offset each. A CUDA graph holds seed and offset as they were
-// captured: it drops the same columns each time it is launched.
+// p is from 0 to 1, rounded down to a multiple of 1/65536. What dropout keeps is divided by 1 - p,
+// which preserves the mean; with p = 1 all is 0. NaN stays NaN. What is dropped depends on seed,
+// offset, row and column alone: 14_backward.cu draws it again. Each call with the same seed needs
+// its own offset. A CUDA graph holds seed and offset: each launch of it drops the same columns.
 
 #if !defined(MASK) || !defined(BIAS) || !defined(LOG) || !defined(WIDE) || !defined(CLUSTER) \
     || !defined(DROPOUT) || !defined(THREADS) || !defined(PACKS) || !defined(ROWS) \
@@ -72,120 +66,59 @@
 -DDROPOUT=0 -DCLUSTER=1 -DTHREADS=256 -DPACKS=4 -DROWS=1 -DRESIDENT=4 -DEVICT_LAST=1"
 #endif
 
-#include "include/cache_hints.cuh"
 #include "include/cluster.cuh"
-#include "include/formats.cuh"
+#include "include/fused.cuh"
 #include "include/random.cuh"
-#include "include/reductions.cuh"
-
-template <bool wide> struct Written { using Type = T; };
-template <> struct Written<true> { using Type = float; };
-using Y = Written<WIDE>::Type;  // an element of y
 
 static_assert(MASK >= 0 && MASK <= 2, "MASK is none, 0, an array, 1, or causal, 2");
-static_assert(BIAS == 0 || BIAS == 1, "BIAS is yes, 1, or no, 0");
 static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
-static_assert(WIDE == 0 || WIDE == 1, "WIDE is yes, 1, or no, 0");
 static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
-static_assert(WIDE == 0 || sizeof(T) == 2, "WIDE widens 16 bits: y of a float32 x is wide already");
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= 32 && ROWS * THREADS <= 1024 && THREADS % 32 == 0, "rows of whole warps");
+static_assert(ROWS * THREADS <= 1024, "a block has up to 1024 threads");
 static_assert(CLUSTER == 1 || ROWS == 1, "a block of a cluster has part of one row");
 static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
-
-constexpr int columns = 16 / sizeof(Y);   // of a pack, which is 16 bytes of y
-constexpr int warps = THREADS / 32;
-constexpr int senders = warps * CLUSTER;  // warps that work on a row
-
-// ---- what one access moves ----------------------------------------------------------------------
-
-template <int bytes> struct Access;
-template <> struct Access<4> { using Bits = unsigned; };
-template <> struct Access<8> { using Bits = uint2; };
-template <> struct Access<16> { using Bits = uint4; };
-
-using Input = Access<columns * sizeof(T)>::Bits;  // a pack of x, or of bias
-using Hidden = Access<columns>::Bits;             // of the mask: a byte for each column
-using Output = uint4;                             // of y
-
-// What asks it to treat that as usual.
-__device__ __forceinline__ unsigned long long usual_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads a pack of x if it is wanted, else gives zeros. The PTX has the condition, since NVRTC keeps
-// a branch around inline PTX. It also moves the conversion of bfloat16 into that branch, and then
-// the next load is issued only when this one has arrived.
-__device__ __forceinline__ Input load_if(bool wanted, const Input* from)
-{
-    const unsigned long long policy = EVICT_LAST ? evict_last_policy() : usual_policy();
-    Input bits = {};
-#if WIDE
-    asm volatile("{ .reg .pred wanted; setp.ne.s32 wanted, %2, 0;"
-                 " @wanted ld.global.nc.L2::cache_hint.v2.b32 {%0, %1}, [%3], %4; }"
-                 : "+r"(bits.x), "+r"(bits.y) : "r"((int)wanted), "l"(from), "l"(policy));
-#else
-    asm volatile("{ .reg .pred wanted; setp.ne.s32 wanted, %4, 0;"
-                 " @wanted ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%5], %6; }"
-                 : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w)
-                 : "r"((int)wanted), "l"(from), "l"(policy));
-#endif
-    return bits;
-}
 
 // ---- what comes before softmax ------------------------------------------------------------------
 
 // How a row is loaded: x * scale + bias, and -inf where a column is masked.
 struct Load {
     const Input* x;
-    const Input* bias;
-    const Hidden* mask;  // a byte for each column
+    Beside beside;  // bias and mask
     float scale;
     int visible;  // columns 0 to visible - 1; the others are masked, or not there
 
     struct Fetched {
-        Input x, bias;
-        Hidden mask;
+        Input x;
+        Beside::Fetched beside;
     };
 
     // All loads of a pack. If it is hidden whole, x is 0; bias and mask: pack 0's, not used.
     __device__ __forceinline__ Fetched fetch(int pack) const
     {
         const bool wanted = pack * columns < visible;
-        Fetched fetched;
-        fetched.x = load_if(wanted, x + pack);
-        if (BIAS) fetched.bias = bias[wanted ? pack : 0];
-        if (MASK == 1) fetched.mask = mask[wanted ? pack : 0];
-        return fetched;
+        return {load_if(wanted, x + pack), beside.fetch(wanted ? pack : 0)};
     }
 
     // The logits of a pack. In fp32: 16-bit columns are rounded once, at the very end.
     __device__ __forceinline__ void logits(const Fetched& fetched, int pack,
                                            float (&v)[columns]) const
     {
-        const T2* twos = reinterpret_cast<const T2*>(&fetched.x);
-        const T2* biases = reinterpret_cast<const T2*>(&fetched.bias);
-        const unsigned char* masked = reinterpret_cast<const unsigned char*>(&fetched.mask);
+        const T2* pairs = reinterpret_cast<const T2*>(&fetched.x);
         const int here = visible - pack * columns;  // so many columns of the pack are visible
         const float hide = here > 0 ? 0.0f : minus_inf();  // -inf: hidden whole, or past the end
 #pragma unroll
         for (int c = 0; c < columns; c += 2) {
-            const float2 from = to_float2(twos[c / 2]);
-            const float2 plus = BIAS ? to_float2(biases[c / 2]) : make_float2(0.0f, 0.0f);
+            const float2 from = to_float2(pairs[c / 2]);
+            const float2 plus = fetched.beside.bias_at(c);
             v[c] = fmaf(from.x, scale, plus.x + hide);
             v[c + 1] = fmaf(from.y, scale, plus.y + hide);
         }
 #pragma unroll
         for (int c = 0; c < columns; ++c)
-            if ((MASK == 2 && c >= here) || (MASK == 1 && masked[c])) v[c] = minus_inf();
+            if ((MASK == 2 && c >= here) || fetched.beside.masks(c)) v[c] = minus_inf();
     }
 };
 
-// ---- what comes behind it -----------------------------------------------------------------------
+// ---- what comes after it -----------------------------------------------------------------------
 
 // How a row is written. A pack holds exponentials; for the logarithm, still the logits.
 struct Store {
@@ -244,8 +177,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     const int shown = row < rows ? cols : 0;  // the last block may have a row too many
     const Load load = {
         reinterpret_cast<const Input*>(x + (long long)row * cols),
-        reinterpret_cast<const Input*>(bias + (long long)bias_row * cols),
-        reinterpret_cast<const Hidden*>(mask + (long long)mask_row * cols),
+        beside(bias, bias_row, mask, mask_row, cols),
         scale,
         MASK == 2 ? min(shown, mask_row + 1) : shown,
     };
@@ -284,9 +216,9 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     }
 
     const Dropout dropout = {p, (unsigned)row, seed, offset};
+    // Dropout is drawn while messages are in flight, of two packs at once, which hide each other's
+    // latency. A block alone draws all at once: compilers move that up, behind the loads.
     constexpr int at_once = CLUSTER > 1 ? 2 : PACKS;
-    // Dropout is drawn while messages are in flight, of two packs at once, which hide each
-    // other's latency. A block alone draws all at once: compilers move that up, behind the loads.
 #pragma unroll
     for (int k = 0; DROPOUT && k < PACKS; k += at_once) {
         uint4 drawn[at_once];
@@ -306,7 +238,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     // ---- write ----------------------------------------------------------------------------------
     const Store store = {
         reinterpret_cast<Output*>(y + (long long)row * cols),
-        fast_exp(thread_max - row_pair.x) / row_pair.y * (DROPOUT ? dropout.factor() : 1.0f),
+        fast_exp(thread_max - row_pair.x) / row_pair.y * dropout.factor(),
         row_pair.x,
         LOG ? logf(row_pair.y) : 0.0f,
     };

@@ -7,9 +7,7 @@
 //           whole      = line % 32 > 0 && inner <= 128 && dim * line <= 1048576
 //           aligned    = dim * line when whole == 1
 //                      | line
-//           WIDTH      = 4 when whole == 1 && dim < 32 && dim * line > 64 && aligned % 8 == 0
-//                               && size == 2
-//                      | 16 / size when aligned % 16 == 0
+//           WIDTH      = 16 / size when aligned % 16 == 0
 //                      | 8 / size when aligned % 8 == 0
 //                      | 2 when aligned % (2 * size) == 0
 //                      | 1
@@ -24,8 +22,6 @@
 //           TILE       = inner when whole == 1 || line <= wanted
 //                      | wanted / size
 //           period     = TILE / WIDTH when TILE % WIDTH == 0
-//                      | 2 * TILE / WIDTH when 2 * TILE % WIDTH == 0
-//                      | 4 * TILE / WIDTH when 4 * TILE % WIDTH == 0
 //                      | TILE
 //           packs      = dim * TILE / WIDTH
 //           most       = 2 when whole == 1 && dim * line <= 512 * size && size == 4
@@ -37,11 +33,8 @@
 //                      | 16
 //           room       = 256 * most when most == 16 && WIDTH * size == 16
 //                      | 512 * most
-//           CLUSTER    = 1 when packs <= room || capability < 90
-//                      | 2 when packs <= 2 * room
-//                      | 4 when packs <= 4 * room
-//                      | 8 when packs <= 8 * room
-//                      | 16
+//           CLUSTER    = 1 when capability < 90
+//                      | min(16, power_of_two(ceil_div(packs, room)))
 //           share      = ceil_div(packs, CLUSTER)
 //           MEMBERS    = period * ceil_div(share, period * most)
 //           PACKS      = ceil_div(share, MEMBERS)
@@ -50,9 +43,7 @@
 //           sm_threads = 512 when PACKS * WIDTH * size > 128
 //                      | 1024
 //           RESIDENT   = max(1, sm_threads / THREADS)
-//           EVICT_LAST = 1 when 2 * outer * dim * line > l2 && WIDTH * size == 16
-//                               && capability >= 80
-//                      | 0
+//           EVICT_LAST = 2 * outer * dim * line > l2 && WIDTH * size == 16 && capability >= 80
 // Launch:   block = THREADS, block == THREADS,
 //           grid = ceil_div(outer * ceil_div(inner, TILE), THREADS / MEMBERS) * CLUSTER
 // Shared:   0
@@ -64,15 +55,15 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   a tile of long columns takes 64 bytes of a line, and 128 would be faster; where lines
-//           and slices are no whole packs, a lane moves less than 16 bytes at a time.
+// Wastes:   a tile of long columns takes 64 bytes of a line, and 128 would be faster; a lane moves
+//           less than 16 bytes at a time where lines and slices are no whole packs.
 // Measured: 4235 GB/s, 0.99 of a copy at 512 x 512 x 1024 (H200, 2026-11-22)
 //
 // y[o, :, i] = softmax(x[o, :, i]) for x and y of shape (outer, dim, inner), row-major. y must not
 // overlap x. A line is inner neighbouring elements, a slice dim lines, a column what softmax is
 // taken over: dim elements, a line apart. A column of all -inf, or one with NaN or +inf, gives NaN,
-// as in PyTorch. Clusters need sm_90; one of 16 must be allowed once: see cudaFuncSetAttribute and
-// cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with -ftz=true, as CuPy compiles.
+// as in PyTorch. Clusters need sm_90; one of 16 must be allowed once: see cluster.cuh. Measured
+// with -ftz=true, as CuPy compiles.
 
 #if !defined(WIDTH) || !defined(TILE) || !defined(MEMBERS) || !defined(PACKS) \
     || !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(EVICT_LAST)
@@ -88,12 +79,10 @@
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
               "WIDTH elements are one access: 1, 2, 4 or, of 2 bytes each, 8");
 static_assert(MEMBERS * WIDTH % TILE == 0, "a thread stays in its columns");
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= MEMBERS && THREADS <= 1024 && THREADS % 32 == 0, "whole warps");
+static_assert(THREADS >= MEMBERS, "a block has a tile");
 static_assert(CLUSTER == 1 || THREADS < 2 * MEMBERS, "a cluster has one tile");
 static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1 && WIDTH * sizeof(T) == 16,
-              "EVICT_LAST is yes, 1, or no, 0; the hint goes with 16 bytes");
+static_assert(EVICT_LAST == 0 || WIDTH * sizeof(T) == 16, "the hint goes with 16 bytes");
 
 constexpr bool keep = sizeof(T) == 4;        // the exponentials, in the registers of their elements
 constexpr int tiles = THREADS / MEMBERS;          // of a block

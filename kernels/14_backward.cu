@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the gradient: dx = y * (dy - sum(y * dy)). y and dy stay in registers while the blocks
-//           of a cluster exchange one sum; what was not kept of the way there is computed anew from
-//           x, with three sums that are merged as the pairs of 02_online.cu are.
+// Idea:     the gradient dx = y * (dy - sum(y * dy)): y and dy stay in registers while the blocks
+//           of a cluster exchange one sum.
 // Computes: softmax_backward
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    LOG        = 0
@@ -31,22 +30,21 @@
 // Wastes:   y and dy both occupy registers: in float32 the longest row is half that of 08.
 // Measured: 4396 GB/s, 1.00 of 00_two_reads at 65536 x 4096 (H200, 2026-11-27)
 //
-// For row-major y, dy and dx of shape (rows, cols), with y = softmax(scale * x) and dy the gradient
-// of a loss by y, dx is that by x:
+// For row-major y, dy and dx of shape (rows, cols), with y = softmax(scale * x), dy the gradient of
+// a loss with respect to y, and dx that with respect to x:
 //
 //     dx = scale * y * (dy - sum(y * dy))
 //     dx = scale * (dy - exp(y) * sum(dy))   LOG=1: y = log(softmax(scale * x))
 //
-// FROM_X=1: y was not kept. In its place stands what softmax was of, scale * x with -inf where it
-// was masked, and softmax is computed again. DROPOUT=1: dy is that by what dropout left of y, in
-// 12_fused.cu; what it dropped is drawn again from p, seed and offset (`Dropout`), which a CUDA
-// graph holds as they were captured. With p = 1 dx is 0. y must be softmax before dropout, which
-// 12_fused.cu does not write. Where a column was masked y is 0, and so is dx; with LOG dx is
-// scale * dy there, and the caller must set it to 0. Columns that a causal mask hid are loaded like
-// the others. scale is 1 where x was not scaled. A row must be whole packs of 16 bytes; dx must
-// overlap neither y nor dy. A row whose softmax is NaN has NaN, as in PyTorch. Clusters need sm_90;
-// one of 16 must be allowed once: see cudaFuncSetAttribute and
-// cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with -ftz=true, as CuPy compiles.
+// FROM_X=1: y was not kept. The parameter y is the input of softmax, scale * x with -inf where it
+// was masked, and softmax is computed again. DROPOUT=1: dy is the gradient with respect to what
+// dropout left of y in 12_fused.cu; p, seed and offset tell what it dropped, and a CUDA graph holds
+// them. Then y must be softmax before dropout, which 12_fused.cu does not write. With p = 1 dx is
+// 0. Where a column was masked, y is 0 and so is dx; with LOG dx is scale * dy there, and the caller
+// must set it to 0. Columns that a causal mask hid are loaded like the others. scale is 1 where x
+// was not scaled. A row must be whole packs of 16 bytes; dx must overlap neither y nor dy. A row
+// whose softmax is NaN gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be allowed
+// once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(LOG) || !defined(FROM_X) || !defined(DROPOUT) || !defined(CLUSTER) \
     || !defined(ROWS) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
@@ -57,23 +55,28 @@
 
 #include "include/cache_hints.cuh"
 #include "include/cluster.cuh"
-#include "include/packs.cuh"
+#include "include/from_x.cuh"
 #include "include/random.cuh"
 #include "include/reductions.cuh"
 
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a row has whole warps");
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS == 32, "rows of a block are a warp each");
-static_assert(PACKS >= 1 && PACKS * 16 <= 32 * sizeof(T), "packs of a thread: 32 columns at most");
+static_assert(PACKS * 16 <= 32 * sizeof(T), "packs of a thread: 32 columns at most");
 static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
-static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
-static_assert(FROM_X == 0 || FROM_X == 1, "FROM_X is yes, 1, or no, 0");
 static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
 
-constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
-constexpr int warps = THREADS / 32;       // of a row in a block
-constexpr int senders = warps * CLUSTER;  // warps that work on a row
+// What two columns add to dot.
+__device__ __forceinline__ float product(float2 y, float2 dy)
+{
+    if (LOG) return dy.x + dy.y;
+    return y.x * dy.x + y.y * dy.y;
+}
+
+// dx of two columns, for a scale of 1; with LOG y is its exponential.
+__device__ __forceinline__ float2 gradient(float2 y, float2 dy, float dot)
+{
+    if (LOG) return make_float2(dy.x - y.x * dot, dy.y - y.y * dot);
+    return make_float2(y.x * (dy.x - dot), y.y * (dy.y - dot));
+}
 
 // Leaves bits as they are. But the compiler, which does not know that zero is 0, must take them for
 // others. Else it keeps the floats that it made of 16-bit columns before, in twice the registers.
@@ -119,18 +122,18 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             v[k].bits = load_once<EVICT_LAST>(from + pack);
             d[k].bits = load_once<EVICT_LAST>(from_d + pack);
         } else {
-            fill(v[k], FROM_X ? minus_inf() : 0.0f);
+            fill(v[k], past_end());
             d[k].bits = make_uint4(0, 0, 0, 0);
         }
     }
 
+    // ---- dropout --------------------------------------------------------------------------------
     const Dropout dropout = {p, (unsigned)row, seed, offset};
-    uint4 drawn[PACKS];  // for DROPOUT
+    uint4 drawn[PACKS];
     if (DROPOUT) dropout.draw<width>(rank * THREADS + thread, CLUSTER * THREADS, drawn);
 
     // ---- reduce ---------------------------------------------------------------------------------
-    const float thread_max = FROM_X ? fmaxf(lowest, max_of(v)) : 0.0f;
-    float sum = 0.0f, dot = 0.0f;  // sum: for FROM_X; dot: of y * dy, of dy for LOG
+    Found found = before(v);
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
@@ -138,73 +141,33 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             if (DROPOUT && !dropout.stays(drawn[k], 2 * c)) d[k].columns[c].x = T(0.0f);
             if (DROPOUT && !dropout.stays(drawn[k], 2 * c + 1)) d[k].columns[c].y = T(0.0f);
             const float2 g = to_float2(d[k].columns[c]);
-            float2 e = to_float2(v[k].columns[c]);
-            if (FROM_X) e = exponentials(v[k].columns[c], thread_max);
-            sum += e.x + e.y;
-            dot += LOG ? g.x + g.y : e.x * g.x + e.y * g.y;
-            if (FROM_X && keep) v[k].columns[c] = to_T2(e);
+            found.dot += product(found.y_of(v[k].columns[c]), g);
         }
-    float warps_max = 0.0f;  // for FROM_X
-    if (FROM_X) {
-        warps_max = warp_max(thread_max);
-        const float weight = fast_exp(thread_max - warps_max);
-        sum = warp_sum(sum * weight);
-        if (!LOG) dot *= weight;
-    }
-    dot = warp_sum(dot);
 
     // ---- exchange -------------------------------------------------------------------------------
-    // Lane r sends the warp's message to block r: see 08_cluster.cu. A row of one warp sends none.
-    float row_max = warps_max;
+    // As in 08_cluster.cu. A row of one warp sends nothing.
+    Found of_row = found.over_warp();
     if (senders > 1) {
-        const float4 message = make_float4(warps_max, sum, dot, 0.0f);
-        if (CLUSTER == 1) {
-            if (lane == 0) messages[warp] = message;
-            __syncthreads();
-        } else {
-            cluster_wait();
-            if (lane < CLUSTER)
-                send(message, &messages[rank * warps + warp], &all_arrived, lane);
-            mbarrier_wait(&all_arrived);
-        }
-        if (FROM_X) {
-            row_max = lowest;
-#pragma unroll
-            for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, messages[i].x);
-            row_max = warp_max(row_max);
-        }
-        sum = dot = 0.0f;
-#pragma unroll
-        for (int i = lane; i < senders; i += 32) {
-            const float4 other = messages[i];
-            float weight = 1.0f;
-            if (FROM_X) weight = fast_exp(other.x - row_max);
-            if (FROM_X) sum += other.y * weight;
-            dot += LOG ? other.z : other.z * weight;
-        }
-        if (FROM_X) sum = warp_sum(sum);
-        dot = warp_sum(dot);
+        const float4 message = make_float4(of_row.max, of_row.sum, of_row.dot, 0.0f);
+        exchange(message, messages, &all_arrived, rank, warp, lane);
+        of_row = merged(messages);
     }
-    float part = 1.0f, factor = scale;  // v * part is softmax
-    if (FROM_X) part = fast_exp(thread_max - row_max) / sum;
-    if (FROM_X && !LOG) dot /= sum;
-    if (DROPOUT) factor = scale * dropout.factor();
+    const float part = FROM_X ? fast_exp(found.max - of_row.max) / of_row.sum : 1.0f;
+    if (FROM_X && !LOG) of_row.dot /= of_row.sum;
+    const float factor = scale * dropout.factor();
 
     // ---- write ----------------------------------------------------------------------------------
     const unsigned zero = rows < 0;  // 0, but the compiler cannot know: for 16 bits
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + thread;
-        if (!keep) forget(v[k].bits, zero), forget(d[k].bits, zero);  // keep no floats
+        if (sizeof(T) == 2) forget(v[k].bits, zero), forget(d[k].bits, zero);  // keep no floats
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
             const T2 columns = v[k].columns[c];
             const float2 g = to_float2(d[k].columns[c]);
-            float2 s = to_float2(columns);
-            if (LOG && !FROM_X || FROM_X && !keep) s = exponentials(columns, thread_max);
-            if (FROM_X) s = make_float2(s.x * part, s.y * part);
-            float2 q = make_float2(s.x * (g.x - dot), s.y * (g.y - dot));
-            if (LOG) q = make_float2(g.x - s.x * dot, g.y - s.y * dot);
+            const float2 s = y_again(columns, found.max, part);
+            const float2 q = gradient(s, g, of_row.dot);
             d[k].columns[c] = to_T2(make_float2(factor * q.x, factor * q.y));
         }
         if (pack < packs) to[pack] = d[k].bits;

@@ -4,26 +4,23 @@
 // Computes: cross_entropy
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    packs      = row / 16
-//           CLUSTER    = 1 when capability < 90 || packs < 2048
+//           per_sm     = ceil_div(rows, sms)
+//           CLUSTER    = 1 when capability < 90 || packs < 2048 || size == 2 && 2 * rows > sms
 //                      | 8 when 4 * rows <= sms
-//                      | 4 when 2 * rows <= sms || size == 4 && rows <= sms
-//                      | 1 when size == 2 || packs < 7000 || rows <= 4 * sms && packs < 16384
+//                      | 1 when per_sm > 1 && (packs < 7000 || per_sm <= 4 && packs < 16384)
 //                      | 4
-//           by_seven   = 7 * ceil_div(rows, 7 * sms)
-//           by_eight   = 8 * ceil_div(rows, 8 * sms)
-//           THREADS    = 128 when packs <= 512
-//                      | 256 when packs < 2048 || CLUSTER > 1
-//                      | 384 when size == 4 && rows > 3 * sms && rows <= 4 * sms
-//                      | 1024 when size == 2 && rows <= 2 * sms
-//                      | 512 when size == 4 || rows <= 4 * sms
-//                      | 320 when rows <= 6 * sms
-//                      | 288 when 10 * by_seven < 9 * by_eight
-//                      | 256
 //           UNROLL     = 2 when CLUSTER == 1 && size == 2
 //                      | 4
 //           sm_threads = 1024 when capability < 80
 //                      | 2048 when UNROLL == 2 && (capability == 80 || capability == 90)
 //                      | 1536
+//           most       = 8 when size == 2
+//                      | 4 when per_sm <= 4
+//                      | 3
+//           at_once    = ceil_div(per_sm, ceil_div(per_sm, most))
+//           THREADS    = 128 when packs <= 512
+//                      | 256 when packs < 2048 || CLUSTER > 1
+//                      | min(1024, 32 * (sm_threads / at_once / 32))
 //           RESIDENT   = sm_threads / THREADS
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
@@ -47,9 +44,8 @@
 // element. Where t is ignore_index the loss is 0; any other t outside 0 to cols - 1 gives a loss of
 // NaN. So does a row with NaN or +inf, whose l is NaN and whose m means nothing, or a row of all
 // -inf, where m and l are -inf. loss and statistics must not overlap any other array. Clusters need
-// sm_90. Measured with -ftz=true, as CuPy compiles. by_seven and by_eight: the rows that a
-// multiprocessor has time for if it holds so many at once, last round included; THREADS shall leave
-// little of that unused.
+// sm_90. Measured with -ftz=true, as CuPy compiles. A multiprocessor works on at_once rows at a
+// time, so that all its rounds have as many; its threads are shared between them.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
 #error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \
@@ -60,12 +56,7 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(UNROLL >= 1 && RESIDENT >= 1, "packs at once, blocks of a multiprocessor");
-
-constexpr int warps = THREADS / 32;
-constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
 // ---- the kernel ---------------------------------------------------------------------------------
 

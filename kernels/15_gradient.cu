@@ -12,8 +12,7 @@
 //                      | 128 when share <= 256
 //                      | 256
 //           PACKS      = max(1, ceil_div(share, THREADS))
-//           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80
-//                      | 0
+//           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
 // Launch:   block = THREADS, block == THREADS, grid = rows * BLOCKS
 // Shared:   0
 // Columns:  cols >= 1 && row / 16 <= BLOCKS * THREADS * PACKS
@@ -49,9 +48,8 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(BLOCKS >= 1 && PACKS >= 1, "blocks of a row, packs of a thread");
+static_assert(BLOCKS >= 1, "a row has blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
 // Loads 16 bytes that are read once. dx may be x, so they may be written while this grid runs.
 __device__ __forceinline__ uint4 load(const uint4* from)

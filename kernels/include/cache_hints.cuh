@@ -3,6 +3,13 @@
 // (notebooks/deeper/08_evict_last.ipynb). They need sm_80.
 #pragma once
 
+#ifdef EVICT_LAST
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+#endif
+#ifdef STREAMING
+static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
+#endif
+
 // A policy for loads: evict last. Each load may make its own. As NVRTC 13.0 compiles that for
 // sm_90, each load then has a branch; with one policy for all, a load is a predicated instruction,
 // and the compiler may move other work between the loads. No record says which is faster.

@@ -1,6 +1,8 @@
 // Exchange between the blocks of a cluster: messages of 8 or 16 bytes that are written straight
 // into the shared memory of another block, where an mbarrier counts the bytes. Data and arrival are
-// one message. The scheme is QuACK's (https://github.com/Dao-AILab/quack). It needs sm_90.
+// one message. The scheme is QuACK's (https://github.com/Dao-AILab/quack). It needs sm_90. Clusters
+// of 16 must be allowed once: see cudaFuncSetAttribute and
+// cudaFuncAttributeNonPortableClusterSizeAllowed.
 //
 //     __shared__ alignas(8) unsigned long long all_arrived;
 //     announce_block(&all_arrived, bytes);           // at the start of the kernel
@@ -13,13 +15,18 @@
 // slot of 16 bytes must be aligned to 16.
 #pragma once
 
-// An attribute for a kernel: clusters of CLUSTER blocks; nothing if the macro CLUSTER is 1 or not
-// defined before this include.
-#if defined(CLUSTER) && CLUSTER > 1
+// An attribute for a kernel: clusters of CLUSTER blocks; nothing if CLUSTER is 1.
+#if CLUSTER > 1
 #define IN_CLUSTERS __cluster_dims__(CLUSTER)
 #else
 #define IN_CLUSTERS
 #endif
+
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "whole warps work on a row");
+
+constexpr int warps = THREADS / 32;       // of a block, that work on one row
+constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
 __device__ __forceinline__ unsigned shared_address(const void* shared)
 {
@@ -103,4 +110,20 @@ __device__ __forceinline__ void send(float4 message, const float4* slot,
         ::"r"(cluster_address(slot, rank)), "f"(message.x), "f"(message.y), "f"(message.z),
           "f"(message.w), "r"(cluster_address(mbarrier, rank))
         : "memory");
+}
+
+// Gives the message of each warp of a row to all blocks of the row, which can read it afterwards.
+template <typename Message>
+__device__ __forceinline__ void exchange(Message message, Message (&messages)[senders],
+                                         unsigned long long* all_arrived, int rank, int warp,
+                                         int lane)
+{
+    if (CLUSTER == 1) {
+        if (lane == 0) messages[warp] = message;
+        __syncthreads();
+    } else {
+        cluster_wait();
+        if (lane < CLUSTER) send(message, &messages[rank * warps + warp], all_arrived, lane);
+        mbarrier_wait(all_arrived);
+    }
 }

@@ -1,5 +1,5 @@
 // Random numbers for dropout: which columns of a row stay depends on seed, offset, row and column
-// alone, so that the backward pass draws the same ones again.
+// alone, so that the backward pass draws the same ones again. DROPOUT is 1 for dropout, or 0.
 #pragma once
 
 // 128 random bits from each of `count` counters and one key: Philox 4x32 (Salmon and others,
@@ -56,6 +56,7 @@ struct Dropout {
     // mean; 0 for p = 1, whose bound wraps to 0, so that no column would be dropped.
     __device__ __forceinline__ float factor() const
     {
+        if (!DROPOUT) return 1.0f;
         const float left = 1.0f - floorf(p * 65536.0f) / 65536.0f;
         return left > 0.0f ? 1.0f / left : 0.0f;
     }

@@ -23,9 +23,8 @@
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. More than 48 KB of shared
-// memory and a cluster of 16 must be allowed once: see cudaFuncSetAttribute. Blocks exchange pairs
-// as in 08_cluster.cu, as QuACK does (https://github.com/Dao-AILab/quack). Measured with -ftz=true,
-// as CuPy compiles.
+// memory and a cluster of 16 must be allowed once: see cudaFuncSetAttribute. Measured with
+// -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS)
 #error "compile with all macros of the Build table: -DCLUSTER=8 -DTHREADS=128 -DPACKS=8"
@@ -35,12 +34,6 @@
 #include "../include/packs.cuh"
 #include "../include/reductions.cuh"
 
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(PACKS >= 1, "a thread has at least one pack");
-
-constexpr int warps = THREADS / 32;
-constexpr int senders = warps * CLUSTER;  // warps that work on a row
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
 
 // ---- copies into shared memory ------------------------------------------------------------------
@@ -111,17 +104,7 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     }
 
     // ---- exchange -------------------------------------------------------------------------------
-    // Lane r sends the warp's pair to block r: data and arrival in one message, and one wait for
-    // the warps of this block and of all others.
-    const float2 message = warp_pair(thread_max, sum);
-    if (CLUSTER == 1) {
-        if (lane == 0) messages[warp] = message;
-        __syncthreads();
-    } else {
-        cluster_wait();
-        if (lane < CLUSTER) send(message, &messages[rank * warps + warp], &all_arrived, lane);
-        mbarrier_wait(&all_arrived);
-    }
+    exchange(warp_pair(thread_max, sum), messages, &all_arrived, rank, warp, lane);
     const float2 row_pair = merge_pairs(messages, senders);
     const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 

@@ -101,7 +101,8 @@ def test_no_load_waits_for_another(features: dict, dtype: str) -> None:
 
 
 def test_loads_in_branches_are_found() -> None:
-    old, new = "fetched.x = load_if(wanted, ", "if (wanted) fetched.x = load_if(true, "
+    old, new = "{load_if(wanted, x + pack), ", "{wanted ? load_if(true, x + pack) : Input{}, "
+    assert FUSED.count(old) == 1
     assert not straight(FUSED.replace(old, new), "bfloat16", {})
 
 

@@ -150,13 +150,14 @@ def test_the_gradient_of_softmax_is_right_from_x(dtype: str, log: int) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "features"),
     [
-        (BACK, "e.x * g.x + e.y * g.y", "e.x + e.y", {}),
-        (BACK, "s.x * (g.x - dot), s.y * (g.y - dot)", "s.x * g.x - dot, s.y * g.y - dot", {}),
+        (BACK, "y.x * dy.x + y.y * dy.y", "y.x + y.y", {}),
+        (BACK, "y.x * (dy.x - dot), y.y * (dy.y - dot)", "y.x * dy.x - dot, y.y * dy.y - dot", {}),
         (BACK, "factor = scale * dropout.factor()", "factor = scale", {"DROPOUT": 1}),
-        (BACK, "factor = scale;", "factor = 1.0f;", {}),
+        (BACK, "factor = scale * ", "factor = ", {}),
         (BACK, "stays(drawn[k], 2 * c + 1)", "stays(drawn[k], 2 * c)", {"DROPOUT": 1}),
         (BACK, "dot += LOG ? other.z : other.z * weight", "dot += other.z", {"FROM_X": 1}),
-        (BACK, "if (FROM_X && !LOG) dot /= sum;", "", {"FROM_X": 1}),
+        (BACK, "LOG ? dot : dot * weight", "dot", {"FROM_X": 1}),
+        (BACK, "if (FROM_X && !LOG) of_row.dot /= of_row.sum;", "", {"FROM_X": 1}),
         (BACK, "if (row >= rows) return;", "", {}),
         (LOSS, "sum *= fast_exp(thread_max - new_max);", "", {}),
         (LOSS, "total / cols", "total / packs", {}),
