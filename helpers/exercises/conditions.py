@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 
 import numpy as np
@@ -18,29 +19,42 @@ from ..simt.hardware import SECTOR
 from ..simt.words import are, counted
 from .attempt import Attempt, Execution, Goal, Shape, first_wrong, limit, unwritten
 
+Shapes = tuple[Shape, ...]
+OfAttempt = Callable[[Attempt, Shapes], str]
+OfRun = Callable[[Execution], str]
+
 WAITING = 100_000  # instructions after which a thread that polls for a message is stopped
 TIMES = ("never", "once", "twice", "three times", "four times")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`asked` is the condition in words; `complaint` returns how an attempt violates it, or ""."""
+    """`asked` is the condition in words; `complaint` returns how an attempt violates it at one of
+    the shapes, or ""."""
 
     asked: str
-    complaint: Callable[[Attempt], str]
+    complaint: OfAttempt
+
+
+def of_attempts(asked: str) -> Callable[[OfAttempt], Condition]:
+    """Decorate a complaint about an attempt."""
+    return partial(Condition, asked)
+
+
+def of_runs(asked: str) -> Callable[[OfRun], Condition]:
+    """Decorate a complaint about a run: the run at no shape may give one."""
+
+    def condition(complaint: OfRun) -> Condition:
+        def at(attempt: Attempt, shapes: Shapes) -> str:
+            return first(_at(run, complaint(run)) for run in map(attempt.run, shapes))
+
+        return Condition(asked, at)
+
+    return condition
 
 
 def first(complaints: Iterable[str]) -> str:
     return next(filter(None, complaints), "")
-
-
-def _of_runs(
-    asked: str, complaint: Callable[[Execution], str], shapes: tuple[Shape, ...]
-) -> Condition:
-    """The condition that no run at these shapes gives a complaint."""
-    return Condition(
-        asked, lambda attempt: first(_at(run, complaint(run)) for run in map(attempt.run, shapes))
-    )
 
 
 def _at(run: Execution, complaint: str) -> str:
@@ -50,17 +64,19 @@ def _at(run: Execution, complaint: str) -> str:
 
 # ---- conditions of every exercise ---------------------------------------------------------------
 
-
-def compiles(shape: Shape) -> Condition:
-    return _of_runs("it compiles", lambda run: "", (shape,))  # compiler errors are raised
+compiles = of_runs("it compiles")(lambda run: "")  # compiler errors are raised
 
 
-def no_bug(shapes: tuple[Shape, ...]) -> Condition:
-    return _of_runs("it terminates, and the SIMT machine finds no bug", _bug, shapes)
+def _bug(run: Execution) -> str:
+    findings = run.trace.findings
+    return of_finding(worst(findings), run.trace, run.file) if findings else ""
 
 
-def right(asked: str, goal: Goal, shapes: tuple[Shape, ...]) -> Condition:
-    return _of_runs(asked, lambda run: first_wrong(run.y, goal(run.x)), shapes)
+no_bug = of_runs("it terminates, and the SIMT machine finds no bug")(_bug)
+
+
+def right(asked: str, goal: Goal) -> Condition:
+    return of_runs(asked)(lambda run: first_wrong(run.y, goal(run.x)))
 
 
 def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
@@ -69,7 +85,7 @@ def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
     lines, across = ("columns", "rows") if columns else ("rows", "columns")
 
     def right_on(asked: str, make: Callable[[str], np.ndarray]) -> Condition:
-        def complaint(attempt: Attempt) -> str:
+        def complaint(attempt: Attempt, _: Shapes) -> str:
             x = make(attempt.dtype)
             run = attempt.run_on(asked, np.ascontiguousarray(x.T) if columns else x)
             return _at(run, _bug(run) or first_wrong(run.y, goal(run.x)))
@@ -88,41 +104,35 @@ def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
     ]
 
 
-def _bug(run: Execution) -> str:
-    findings = run.trace.findings
-    return of_finding(worst(findings), run.trace, run.file) if findings else ""
-
-
 # ---- memory traffic -----------------------------------------------------------------------------
 
 
-def moves(reads: int, *shapes: Shape, beside: float = 0.05) -> Condition:
+def moves(reads: int, beside: float = 0.05) -> Condition:
     """x is read at most `reads` times, and y written once; `beside` is the allowed fraction of x
     for messages of other blocks."""
 
-    def complaint(run: Execution) -> str:
+    @of_runs(f"x is read {times(reads)}, y is written once")
+    def condition(run: Execution) -> str:
         read, written = run.passes
         if read > reads + beside:
-            lines = _lines(run.trace, "load_bytes")
-            return f"x is read {times(read)}, in {lines}"
+            return f"x is read {times(read)}, in {_lines(run.trace, 'load_bytes')}"
         if written > 1 + beside:
             return f"y is written {times(written)}, in {_lines(run.trace, 'store_bytes')}"
         return ""
 
-    return _of_runs(f"x is read {times(reads)}, y is written once", complaint, shapes)
+    return condition
 
 
 def times(count: float) -> str:
     rounded = round(count, 1)
-    if rounded in range(len(TIMES)):
-        return TIMES[int(rounded)]
-    return f"{rounded:g} times"
+    return TIMES[int(rounded)] if rounded in range(len(TIMES)) else f"{rounded:g} times"
 
 
-def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
+def loads_seen_packs(window: int | None) -> Condition:
     """Fully masked packs of four columns are not loaded; see `softmax_of_seen`."""
 
-    def complaint(run: Execution) -> str:
+    @of_runs("fully masked packs are not loaded")
+    def condition(run: Execution) -> str:
         enough = 0
         for row in range(run.x.shape[0]):
             begin = 0 if window is None else max(0, row - window + 1)
@@ -130,52 +140,50 @@ def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
             enough += max(0, end // 4 - begin // 4 + 1) * 16
         if run.counters.load_bytes <= enough:
             return ""
-        lines = _lines(run.trace, "load_bytes")
         return (
-            f"{run.counters.load_bytes} bytes of x are loaded, in {lines}; the packs "
-            f"that are not fully masked have {enough} bytes"
+            f"{run.counters.load_bytes} bytes of x are loaded, in "
+            f"{_lines(run.trace, 'load_bytes')}; the packs that are not fully masked have {enough} "
+            "bytes"
         )
 
-    return _of_runs("fully masked packs are not loaded", complaint, shapes)
+    return condition
 
 
-def coalesced(*shapes: Shape) -> Condition:
-    """A warp touches no more sectors than its bytes fill, or 1.5 times as many if rows do not
-    begin at sectors."""
+@of_runs("a warp's lanes touch no more sectors than necessary")
+def coalesced(run: Execution) -> str:
+    """A warp touches no more sectors than its bytes fill, or 1.5 times as many if rows do not begin
+    at sectors."""
+    aligned = run.x.shape[1] * run.x.itemsize % SECTOR == 0
+    ratio = run.counters.fetch_ratio
+    if ratio <= (1.0 if aligned else 1.5):
+        return ""
 
-    def complaint(run: Execution) -> str:
-        aligned = run.x.shape[1] * run.x.itemsize % SECTOR == 0
-        ratio = run.counters.fetch_ratio
-        if ratio <= (1.0 if aligned else 1.5):
-            return ""
+    def excess(counters: Counters) -> int:
+        sectors = counters.load_sectors + counters.store_sectors
+        return sectors * SECTOR - counters.load_bytes - counters.store_bytes
 
-        def excess(counters: Counters) -> int:
-            sectors = counters.load_sectors + counters.store_sectors
-            return sectors * SECTOR - counters.load_bytes - counters.store_bytes
-
-        line, one = _worst_line(run.trace, excess)
-        requests = one.load_requests + one.store_requests
-        used = (one.load_bytes + one.store_bytes) / requests
-        moved = (one.load_sectors + one.store_sectors) / requests * SECTOR
-        return (
-            f"{ratio:.2g} bytes are moved for every byte used. An access of a warp "
-            f"in line {line} uses {used:.3g} bytes of the {moved:.4g} in the sectors that it "
-            "touches: do neighbouring lanes access neighbouring floats?"
-        )
-
-    return _of_runs("a warp's lanes touch no more sectors than necessary", complaint, shapes)
+    line, one = _worst_line(run.trace, excess)
+    requests = one.load_requests + one.store_requests
+    used = (one.load_bytes + one.store_bytes) / requests
+    moved = (one.load_sectors + one.store_sectors) / requests * SECTOR
+    return (
+        f"{ratio:.2g} bytes are moved for every byte used. An access of a warp in line {line} uses "
+        f"{used:.3g} bytes of the {moved:.4g} in the sectors that it touches: do neighbouring "
+        "lanes access neighbouring floats?"
+    )
 
 
-def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shape) -> Condition:
+def wide(least: Callable[[int, int], tuple[int, int]], asked: str) -> Condition:
     """The number of warp loads and stores is at most `least(rows, cols)`: every lane moves 16
     bytes."""
 
-    def complaint(run: Execution) -> str:
+    @of_runs(asked)
+    def condition(run: Execution) -> str:
         for verb, enough in zip(("load", "store"), least(*run.x.shape), strict=True):
-            count = vars(run.counters)[f"{verb}_requests"]
+            requests = f"{verb}_requests"
+            count = vars(run.counters)[requests]
             if count <= enough:
                 continue
-            requests = f"{verb}_requests"
             line, one = _worst_line(run.trace, lambda one, name=requests: vars(one)[name])
             each = vars(one)[f"{verb}_bytes"] / vars(one)[requests]
             return (
@@ -184,188 +192,164 @@ def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shap
             )
         return ""
 
-    return _of_runs(asked, complaint, shapes)
+    return condition
 
 
-def no_bank_conflicts(*shapes: Shape) -> Condition:
-    """No bank conflicts."""
+@of_runs("there are no bank conflicts")
+def no_bank_conflicts(run: Execution) -> str:
+    def conflicts(counters: Counters) -> int:
+        return counters.shared_load_bank_conflicts + counters.shared_store_bank_conflicts
 
-    def complaint(run: Execution) -> str:
-        def conflicts(counters: Counters) -> int:
-            return counters.shared_load_bank_conflicts + counters.shared_store_bank_conflicts
-
-        if not (extra := conflicts(run.counters)):
-            return ""
-        line, one = _worst_line(run.trace, conflicts)
-        requests = one.shared_load_requests + one.shared_store_requests
-        return (
-            f"bank conflicts take {extra} extra wavefronts; an access of a warp in line {line} "
-            f"takes {conflicts(one) / requests + 1:.2g} wavefronts, and one is enough"
-        )
-
-    return _of_runs("there are no bank conflicts", complaint, shapes)
+    if not (extra := conflicts(run.counters)):
+        return ""
+    line, one = _worst_line(run.trace, conflicts)
+    requests = one.shared_load_requests + one.shared_store_requests
+    return (
+        f"bank conflicts take {extra} extra wavefronts; an access of a warp in line {line} takes "
+        f"{conflicts(one) / requests + 1:.2g} wavefronts, and one is enough"
+    )
 
 
 # ---- registers, shared memory and shuffles ------------------------------------------------------
 
 
-def in_registers(*shapes: Shape) -> Condition:
-    def complaint(run: Execution) -> str:
-        lines = _lines(run.trace, "local_load_requests", "local_store_requests")
-        if not lines:
-            return ""
-        return (
-            f"an array is in local memory, which is as slow as x; it is used in {lines}. Registers "
-            "have no addresses: the compiler must know every index, so every loop over the array "
-            "must be unrolled"
-        )
-
-    return _of_runs("no local memory is used", complaint, shapes)
-
-
-def by_shuffles(shape: Shape) -> Condition:
-    """No shared memory, no barrier, and no more shuffles than two butterflies of 32 lanes or two
-    trees with a broadcast."""
-
-    def complaint(attempt: Attempt) -> str:
-        run = attempt.run(shape)
-        if lines := _lines(run.trace, "shared_load_requests", "shared_store_requests"):
-            return _at(run, f"shared memory is used in {lines}")
-        if line := _line_with(r"__syncthreads|__syncwarp", attempt):
-            return f"Line {line}: a barrier; the lanes of a warp do not need one"
-        trace = attempt.watch((1, shape[1]))
-        count = sum(event.kind == "shuffle" and event.warp == 0 for event in trace.events)
-        if count > 12:
-            return f"A warp executes {count} shuffles; five for each of two numbers are enough"
+@of_runs("no local memory is used")
+def in_registers(run: Execution) -> str:
+    lines = _lines(run.trace, "local_load_requests", "local_store_requests")
+    if not lines:
         return ""
+    return (
+        f"an array is in local memory, which is as slow as x; it is used in {lines}. Registers "
+        "have no addresses: the compiler must know every index, so every loop over the array must "
+        "be unrolled"
+    )
 
-    return Condition("at most twelve shuffles, no shared memory, no barrier", complaint)
+
+@of_attempts("at most twelve shuffles, no shared memory, no barrier")
+def by_shuffles(attempt: Attempt, shapes: Shapes) -> str:
+    """As many shuffles as two butterflies of 32 lanes or two trees with a broadcast."""
+    run = attempt.run(shapes[-1])
+    if lines := _lines(run.trace, "shared_load_requests", "shared_store_requests"):
+        return _at(run, f"shared memory is used in {lines}")
+    if line := _line_with(r"__syncthreads|__syncwarp", attempt):
+        return f"Line {line}: a barrier; the lanes of a warp do not need one"
+    trace = attempt.watch((1, shapes[-1][1]))
+    count = sum(event.kind == "shuffle" and event.warp == 0 for event in trace.events)
+    if count > 12:
+        return f"A warp executes {count} shuffles; five for each of two numbers are enough"
+    return ""
 
 
-def named_lanes() -> Condition:
+@of_attempts("each mask names the lanes that take part")
+def named_lanes(attempt: Attempt, _: Shapes) -> str:
     """The mask of a shuffle is not taken from the hardware (`__activemask`)."""
-
-    def complaint(attempt: Attempt) -> str:
-        if not (line := _line_with(r"__activemask\b|\bactivemask\b", attempt)):
-            return ""
-        return (
-            f"Line {line}: __activemask() says which lanes happen to run together, which may "
-            "differ from run to run. Name the lanes that take part; each must execute the shuffle"
-        )
-
-    return Condition("each mask names the lanes that take part", complaint)
+    if not (line := _line_with(r"__activemask\b|\bactivemask\b", attempt)):
+        return ""
+    return (
+        f"Line {line}: __activemask() says which lanes happen to run together, which may differ "
+        "from run to run. Name the lanes that take part; each must execute the shuffle"
+    )
 
 
 # ---- single exercises ---------------------------------------------------------------------------
 
 
-def a_tree(shape: Shape, most: int) -> Condition:
-    """Half of the pairs are merged at a time: a row needs at most `most` loads from shared
-    memory."""
-
-    def complaint(run: Execution) -> str:
-        loads = run.counters.shared_load_requests / shape[0]
-        if loads <= most:
-            return ""
-        line, _ = _worst_line(run.trace, lambda one: one.shared_load_requests)
-        return (
-            f"warps execute {loads:.0f} loads from shared memory per row, where a tree needs fewer "
-            f"than {most}: line {line} merges too many pairs one after the other"
-        )
-
-    return _of_runs("pairs are merged in a tree, many at a time", complaint, (shape,))
-
-
-def two_at_a_time(shape: Shape) -> Condition:
-    """Pairs of 16-bit columns are compared without conversion."""
-
-    def complaint(attempt: Attempt) -> str:
-        ptx = attempt.run(shape).trace.ptx
-        count = len(re.findall(r"\bmax(?:\.\w+)*\.f16x2\b", ptx))
-        if count >= 3:
-            return ""
-        return f"{count or 'No'} __hmax2 was found; four pairs need three"
-
-    return Condition("columns are compared two at a time", complaint)
-
-
-def no_idle_blocks(shape: Shape, threads_a_row: int) -> Condition:
-    def complaint(attempt: Attempt) -> str:
-        plan = attempt.bind(*shape).plan
-        enough = -(-shape[0] * threads_a_row // plan.block)
-        if plan.grid <= enough:
-            return ""
-        return (
-            f"At {shape[0]} x {shape[1]}, {plan.grid} blocks are launched, but {enough} are "
-            "enough: the header's Launch sets their number"
-        )
-
-    return Condition("every block has rows", complaint)
-
-
-def sent_after_start(shape: Shape) -> Condition:
-    """A warp passes a cluster barrier before it first accesses another block's memory."""
-
-    def complaint(attempt: Attempt) -> str:
-        trace = attempt.watch(shape)
-        met = {}
-        for event in trace.events:
-            if event.kind == "cluster leave":
-                met.setdefault((event.block, event.warp), event.step)
-        for access in trace.accesses:
-            before = met.get((access.block, access.warp))
-            if access.memory == "remote" and (before is None or access.step < before):
-                return (
-                    f"A pair is sent (line {access.line}) to a block that may not have started; "
-                    "until then, it has no shared memory. What ensures that all four have started?"
-                )
+@of_runs("pairs are merged in a tree, many at a time")
+def a_tree(run: Execution) -> str:
+    """A tree of 96 threads has 48 + 24 + 12 + 6 + 3 + 2 + 1 merges, and loads two pairs for each; a
+    row may need half as many again of a warp's loads."""
+    rows, most = run.x.shape[0], 150
+    loads = run.counters.shared_load_requests / rows
+    if loads <= most:
         return ""
-
-    return Condition("nothing is sent to a block that may not have started", complaint)
-
-
-# ---- messages -----------------------------------------------------------------------------------
-
-
-def waits_for_messages() -> Condition:
-    """Blocks of the SIMT machine run in lockstep, so a message has arrived when it is polled. A
-    block whose neighbours never start must poll forever."""
-
-    def complaint(attempt: Attempt) -> str:
-        alone = _first_block_alone(attempt, {})[0]
-        if not alone.findings:
-            return "A block continued although the other blocks of its row had not started"
-        if "it waits for a store" in alone.findings[0].message:
-            return ""
-        return f"With the other blocks late, {of_finding(alone.findings[0], alone, attempt.file)}"
-
-    return Condition(
-        "a block waits for the messages of the others, however late they are", complaint
+    line, _ = _worst_line(run.trace, lambda one: one.shared_load_requests)
+    return (
+        f"warps execute {loads:.0f} loads from shared memory per row, where a tree needs fewer "
+        f"than {most}: line {line} merges too many pairs one after the other"
     )
 
 
-def empties_slots(shapes: tuple[Shape, ...], received: list[int], sent: list[int]) -> Condition:
+@of_attempts("columns are compared two at a time")
+def two_at_a_time(attempt: Attempt, shapes: Shapes) -> str:
+    """Pairs of 16-bit columns are compared without conversion."""
+    ptx = attempt.run(shapes[0]).trace.ptx
+    count = len(re.findall(r"\bmax(?:\.\w+)*\.f16x2\b", ptx))
+    return "" if count >= 3 else f"{count or 'No'} __hmax2 was found; four pairs need three"
+
+
+def no_idle_blocks(threads_per_row: int) -> Condition:
+    @of_attempts("every block has rows")
+    def condition(attempt: Attempt, shapes: Shapes) -> str:
+        rows, cols = shapes[0]
+        plan = attempt.bind(rows, cols).plan
+        enough = -(-rows * threads_per_row // plan.block)
+        if plan.grid <= enough:
+            return ""
+        return (
+            f"At {rows} x {cols}, {plan.grid} blocks are launched, but {enough} are enough: the "
+            "header's Launch sets their number"
+        )
+
+    return condition
+
+
+@of_attempts("nothing is sent to a block that may not have started")
+def sent_after_start(attempt: Attempt, _: Shapes) -> str:
+    """A warp passes a cluster barrier before it first accesses another block's memory."""
+    trace = attempt.watch((2, 64))
+    met = {}
+    for event in trace.events:
+        if event.kind == "cluster leave":
+            met.setdefault((event.block, event.warp), event.step)
+    for access in trace.accesses:
+        before = met.get((access.block, access.warp))
+        if access.memory == "remote" and (before is None or access.step < before):
+            return (
+                f"A pair is sent (line {access.line}) to a block that may not have started; until "
+                "then, it has no shared memory. What ensures that all four have started?"
+            )
+    return ""
+
+
+# ---- messages ----------------------------------------------------------------------------------
+
+
+@of_attempts("a block waits for the messages of the others, however late they are")
+def waits_for_messages(attempt: Attempt, _: Shapes) -> str:
+    """Blocks of the SIMT machine run in lockstep, so a message has arrived when it is polled. A
+    block whose neighbours never start must poll forever."""
+    alone = _first_block_alone(attempt, {})[0]
+    if not alone.findings:
+        return "A block continued although the other blocks of its row had not started"
+    if "it waits for a store" in alone.findings[0].message:
+        return ""
+    return f"With the other blocks late, {of_finding(alone.findings[0], alone, attempt.file)}"
+
+
+def empties_slots(received: list[int], sent: list[int]) -> Condition:
     """Block 0 of a row empties the slots `received` and leaves messages in those of `sent`."""
 
-    def complaint(attempt: Attempt) -> str:
-        for shape in shapes:
-            bound = attempt.bind(*shape)
-            x = make_input(*shape, dtype=attempt.dtype)
+    @of_attempts("a block empties its own slots, and no others")
+    def condition(attempt: Attempt, _: Shapes) -> str:
+        for rows, cols in ((3, 5), (40, 64)):
+            bound = attempt.bind(rows, cols)
+            x = make_input(rows, cols, dtype=attempt.dtype)
             values = bound.arguments(x, unwritten(x))
-            bound.simulate_arguments(values, instruction_limit=limit(shape))
+            bound.simulate_arguments(values, instruction_limit=limit(x.shape))
             if left := int(np.count_nonzero(values[-1].view(np.uint64))):
-                rows, cols = shape
                 return (
                     f"At {rows} x {cols}, {counted(left, 'message')} {are(left)} left in their "
                     "slots after the launch, and the next launch would take them for its own"
                 )
         # A block whose messages are already there must not empty the slots that others poll.
         slots = _first_block_alone(attempt, dict.fromkeys(received, (0.0, 1.0)))[1]
-        if slots[sent].all():
-            return ""
-        return "A block empties a slot that its owner may not have read yet"
+        return (
+            ""
+            if slots[sent].all()
+            else "A block empties a slot that its owner may not have read yet"
+        )
 
-    return Condition("a block empties its own slots, and no others", complaint)
+    return condition
 
 
 def _first_block_alone(

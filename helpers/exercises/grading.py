@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..base.arguments import checked
@@ -18,7 +18,7 @@ from ..page.rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, 
 from ..simt import CompileError, UnsupportedPTX
 from ..simt.words import counted
 from .attempt import Attempt
-from .conditions import Condition, compiles, no_bug, of_compiler, right, right_on_special
+from .conditions import Condition, Shapes, compiles, no_bug, of_compiler, right, right_on_special
 from .table import EXERCISES, Exercise
 
 EXERCISE_FILES = KERNELS / "exercises"
@@ -65,12 +65,12 @@ def checked_steps(name: str, code: str) -> list[Step]:
     exercise = EXERCISES[name]
     attempt = Attempt(f'#line 1 "{shown_name(name)}"\n{code}', shown_name(name), exercise.dtype)
     steps: list[Step] = []
-    for condition in conditions(exercise):
+    for condition, shapes in conditions(exercise):
         if steps and not steps[-1].kept:
             steps.append(Step(condition.asked, None))
             continue
         try:
-            complaint = condition.complaint(attempt)
+            complaint = condition.complaint(attempt, shapes)
         except CompileError as error:
             complaint = f"It does not compile: {of_compiler(str(error))}"
         except REFUSED as error:
@@ -86,13 +86,16 @@ def shown_name(name: str) -> str:
     return f"{MINE.name}/{ANSWERS.name}/{name}.cu"
 
 
-def conditions(exercise: Exercise) -> list[Condition]:
-    """All conditions, in the order in which they are checked."""
+def conditions(exercise: Exercise) -> Iterator[tuple[Condition, Shapes]]:
+    """All conditions with the shapes at which they are checked, in that order."""
     shapes = exercise.shapes
-    found = [compiles(shapes[0]), no_bug(shapes), right(exercise.asked, exercise.goal, shapes)]
-    if exercise.special:
-        found += right_on_special(exercise.goal, exercise.special, exercise.columns)
-    return [*found, *exercise.conditions]
+    yield compiles, shapes[:1]
+    yield no_bug, shapes
+    yield right(exercise.asked, exercise.goal), shapes
+    special = exercise.special
+    more = right_on_special(exercise.goal, special, exercise.columns) if special else []
+    for condition in (*more, *exercise.conditions):
+        yield condition, shapes[-2:]
 
 
 # ---- the verdict ------------------------------------------------------------------------------
