@@ -21,11 +21,11 @@ from jupyter_server.services.contents.largefilemanager import AsyncLargeFileMana
 from nbformat.sign import NotebookNotary
 from tornado.web import HTTPError
 
-from ..base.json_files import read_json, write_json
+from ..base.json_files import read_json, typed, write_json
 from ..base.paths import MINE, NOTEBOOKS, ROOT, core_notebooks, deeper_notebooks
 
 FIRST = "00_the_limit.ipynb"
-STATE = ".copies.json"  # in mine/: page -> [fingerprint of its cells, of the whole file]
+STATE = ".copies.json"  # in mine/: page -> hash of its cells, hash of the whole file
 HIDDEN = "Not shown before your prediction. Run this cell to see its output.\n"
 HEADING = re.compile(r"^## (How fast|Exercise)?", re.MULTILINE)
 
@@ -83,15 +83,15 @@ def pages() -> dict[str, Path]:
     return {path.relative_to(NOTEBOOKS).as_posix(): path for path in files}
 
 
-def known_copies() -> dict[str, list[str]]:
+def known_copies() -> dict[str, tuple[str, str]]:
     """What was copied last time; empty if that is not known."""
     try:
-        return read_json(MINE / STATE)
+        return typed(MINE / STATE, read_json(MINE / STATE), dict[str, tuple[str, str]])
     except (FileNotFoundError, ValueError):
         return {}
 
 
-def copy(name: str, page: Path, copied: dict[str, list[str]]) -> bool:
+def copy(name: str, page: Path, copied: dict[str, tuple[str, str]]) -> bool:
     """Copy a page to mine/ unless the reader edited their copy; False if an edited copy hides a
     newer page. A copy of the current page stays, with the outputs of the reader's own runs."""
     mine, cells, whole = MINE / name, cells_of(page), hash_of(page.read_bytes())
@@ -101,7 +101,7 @@ def copy(name: str, page: Path, copied: dict[str, list[str]]) -> bool:
     if not mine.exists() or whole != whole_before:
         mine.parent.mkdir(parents=True, exist_ok=True)
         mine.write_bytes(without_measurements(page))
-        copied[name] = [cells, whole]
+        copied[name] = cells, whole
         trust(page)
     trust(mine)
     return True
@@ -133,7 +133,7 @@ def trust(page: Path) -> None:
         NotebookNotary().sign(nbformat.read(page, as_version=4))
 
 
-def forget(name: str, copied: dict[str, list[str]]) -> bool:
+def forget(name: str, copied: dict[str, tuple[str, str]]) -> bool:
     """Remove the copy of a page that no longer exists; False if the reader edited it, so that it
     stays."""
     mine, (before, _) = MINE / name, copied.pop(name)

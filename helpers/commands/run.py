@@ -46,7 +46,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--jobs",
         type=at_least(1),
         metavar="N",
-        help="so many notebooks at a time (1 on a GPU, else cores)",
+        help="notebooks to run at a time (default: the number of cores; 1 on a GPU)",
     )
     options = parser.parse_args(arguments)
     if options.force and not options.save:
@@ -95,9 +95,9 @@ def chosen_notebooks(options: argparse.Namespace) -> list[Path]:
 
 
 def run_notebooks(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> list[str]:
-    """Execute notebooks, `jobs` at a time, and say of each as it ends what became of it; returns
-    the names of those that failed."""
-    from ..page import notebooks  # takes a while, which the first line need not wait for
+    """Execute notebooks, `jobs` at a time, and print how each of them ends; return the
+    names of those that failed."""
+    from ..page import notebooks  # slow to import: the first line is printed before
 
     ended, failed, terminal = 0, [], sys.stdout.isatty()
     wide = max(len(path.stem) for path in paths)

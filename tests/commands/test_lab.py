@@ -135,7 +135,7 @@ def test_a_file_of_the_readers_own_is_left_alone(mine: Path) -> None:
     assert (mine / "99_mine.ipynb").read_text() == "{}"
 
 
-@pytest.mark.parametrize("damage", ["{", None])
+@pytest.mark.parametrize("damage", ["{", '{"00_the_limit.ipynb": []}', None])
 def test_a_lost_or_damaged_list_loses_no_edit(mine: Path, damage: str | None) -> None:
     write_page(mine / FIRST, "# My limit")
     if damage is None:

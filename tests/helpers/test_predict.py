@@ -23,7 +23,7 @@ STEP = "03_shared"
 
 @pytest.fixture(autouse=True)
 def mine(tmp_path, monkeypatch):
-    """An empty folder for what a reader keeps, in a replay that nobody asked for."""
+    """An empty folder for what a reader keeps, in a replay that is not forced."""
     monkeypatch.setattr(MODULE, "MINE", tmp_path / "mine")
     monkeypatch.delenv(mode.SWITCH, raising=False)
     return tmp_path / "mine" / "predictions.json"

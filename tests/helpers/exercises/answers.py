@@ -5,8 +5,8 @@ edits of the solution, and if it is wrong what the verdict has to say.
     - col += blockDim.x
     ? the loop at line 22 never ends
 
-Lines behind `-` are a piece of the solution, lines behind `+` what stands in its place, everywhere;
-further such pairs may follow. The line behind `?` is a regular expression.
+Lines after `-` are a piece of the solution, which the lines after `+` replace everywhere; more such
+pairs may follow. The line after `?` is a regular expression.
 """
 
 import re

@@ -19,7 +19,7 @@ def stub(name: str) -> str:
 
 
 def code_lines(text: str) -> list[str]:
-    """The lines of a kernel file behind its header."""
+    """The lines of a kernel file after its header."""
     return [line for line in text.partition("\n\n")[2].splitlines() if line.strip()]
 
 
@@ -158,7 +158,7 @@ def test_links_lead_from_the_notebook_to_the_line_and_to_the_solution(
     assert "<a " not in grade(name).html, "committed outputs are read from more than one folder"
 
 
-def test_conditions_behind_the_first_that_fails_are_named_and_not_looked_at():
+def test_conditions_after_the_first_that_fails_are_listed_but_not_checked():
     text = str(judge("04_eight_lanes", stub("04_eight_lanes")))
     marks = [line[:4].strip() for line in text.splitlines()[:-1] if not line.startswith("    ")]
     assert marks.count("NO") == 1
