@@ -409,11 +409,11 @@ def _with_values(argument: str, inside: str, depth: int = 0) -> str:
     """A template argument with the values of constants that the text before it defines."""
 
     def value(word: re.Match) -> str:
-        pattern = rf"\bconst(?:expr)?\b[^;(){{}}]*?\b{word[0]}\s*=\s*([^;,{{}}]+)[;,]"
+        pattern = rf"\bconst(?:expr)?\b[^;(){{}}]*?\b{word[0]}\s*[={{]\s*([^;,{{}}]+)}}?[;,]"
         defined = re.findall(pattern, inside)
         if not defined or depth == MOST_DEPTH:
             return word[0]
-        inner = _with_values(defined[-1].strip(), inside, depth + 1)
+        inner = _with_values(" ".join(defined[-1].split()), inside, depth + 1)
         return inner if re.fullmatch(r"\w+", inner) else f"({inner})"
 
     return re.sub(r"\b[A-Za-z_]\w*", value, argument) if "::" not in argument else argument

@@ -45,11 +45,11 @@ LOADED = {
     "a missing header in a header": (
         {
             "x.cu": '#include "inc/common.h"\n' + KERNEL + MAIN,
-            "inc/common.h": "#pragma once\n#include <cublas_v2.h>\n#include <mpi.h>\n"
+            "inc/common.h": "#pragma once\n#include <cublas_v2.h>\n#include <cuda_mine.h>\n"
             '#include "b.h"\n',
             "inc/b.h": '#pragma once\n#include "common.h"\n#define VALUE 7\n',
         },
-        ["cublas_v2.h (only the host can use it)", "mpi.h (not found)"],
+        ["cublas_v2.h (only the host can use it)", "cuda_mine.h (not found)"],
     ),
     "host code in a header": (
         {
@@ -175,7 +175,7 @@ def test_the_list_names_instances_and_reasons(capsys) -> None:
         "__global__ void good(float* y) { *y = 1; }\n"
         "__global__ void heap(int** y) { *y = (int*)malloc(4); }\n"
         "template <class T> void run(T* y) {\n"
-        "    const int WIDE = 2, HIGH = WIDE * 4;\n"
+        "    constexpr int WIDE{2}; const int HIGH = WIDE *\n4;\n"
         "    many<T, HIGH><<<1, 1>>>(y);\n    short *a, *b; n::one<<<1, 1>>>(b);\n}\n"
         "int main() { run<float>(0); run<double>(0); many<int, 3> <<<1, 1>>>(0); }\n"
     )
