@@ -134,10 +134,12 @@ class Device:
         `starts` are the addresses of x and y modulo 16 bytes. A launch takes the addresses of the
         kernel's first two arrays and a stream.
         # [best]
+
         It also takes the parameters named in `given`, floating-point ones as `float`; all other
         parameters are 0, null pointers if they are arrays.
         # [end]
         # [workspace]
+
         `graph_workspace` allocates zeroed bytes for the graph being captured, which must be zero at
         each replay, and returns their address and owner.
         # [end]
@@ -149,8 +151,8 @@ class Device:
         launch = self._launches.get(key)
         if launch is None:
             try:
-                launch = self._new_launch(*key)  # [not workspace]
-                launch = self._new_launch(graph_workspace, *key)  # [workspace]
+                launch = self._new_launch(key)  # [not workspace]
+                launch = self._new_launch(key, graph_workspace)  # [workspace]
             except Refused as error:
                 launch = error
             if len(self._launches) >= MAX_LAUNCHES:  # the shapes keep changing
@@ -162,43 +164,36 @@ class Device:
 
     def _new_launch(
         self,
-        graph_workspace,  # [workspace]
-        rows,
-        cols,
-        dtype,
-        strides,
-        starts,
-        operation,  # [best]
-        inner,  # [best]
-        features,  # [best]
-        given,  # [best]
+        key: tuple,
+        graph_workspace: Callable | None,  # [workspace]
     ) -> Launch:
-        place = starts == (0, 0), starts[0] == starts[1]
-        x_stride, y_stride = strides or (cols, cols)
-        problem = rows, cols, dtype, x_stride, y_stride, *place, self.gpu
+        rows, cols, dtype, strides, starts = key  # [not best]
+        rows, cols, dtype, strides, starts, operation, inner, features, given = key  # [best]
+        strides = strides or (cols, cols)
+        problem = rows, cols, dtype, *strides, starts == (0, 0), starts[0] == starts[1], self.gpu
         found = plan(*problem)  # [not best]
         found = plan(*problem, operation, dict(features), inner)  # [best]
-        known = {"rows": rows, "cols": cols, "x_stride": x_stride, "y_stride": y_stride}
+        known = {"rows": rows, "cols": cols, "x_stride": strides[0], "y_stride": strides[1]}
         known |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
         others = kernel(found.kernel).parameters[2:]
         # [best]
         if unknown := [name for name in given if name not in others]:
             raise Refused(f"{found.kernel} has no parameter {unknown[0]}")
         # [end]
-        numbers = [known.get(name, 0) for name in others]
-        # [given]
-        places = [2 + others.index(name) for name in given]  # [best]
-        places = []  # [not best]
-        places += [2 + others.index("workspace")] if found.workspace else []  # [workspace]
-        # [end]
-        layout = self._function(found), found, numbers, self.context
-        launch = _launcher(*layout)  # [not given]
-        # [given]
-        launch = _launcher(*layout, places)
-        # [end]
         # [workspace]
-        if size := found.workspace:
-            launch = self._with_workspace(launch, size, graph_workspace)
+        given = ()  # [not best]
+        given += ("workspace",) if found.workspace else ()
+        # [end]
+        launch = _launcher(
+            self._function(found),
+            found,
+            [known.get(name, 0) for name in others],
+            self.context,
+            [2 + others.index(name) for name in given],  # [given]
+        )
+        # [workspace]
+        if found.workspace:
+            return self._with_workspace(launch, found.workspace, graph_workspace)
         # [end]
         return launch
 
@@ -349,11 +344,11 @@ def _launcher(
     context: ctypes.c_void_p,
     places: list[int],  # [given]
 ) -> Launch:
-    """Return a function of the first two parameters and the stream.
-    # [given]
-    It also takes the parameters at `places`.
-    # [end]
-    The rest of the launch is laid out once per thread that launches at the same time."""
+    """Return the function that launches a kernel, given its first two arguments and the stream,
+    and those at `places`.  # [given]
+    in that order.  # [not given]
+    The rest of the launch is laid out once per thread that launches at the same time.
+    """
     enqueue, unused = _driver().cuLaunchKernelEx, []
 
     def laid_out() -> tuple:

@@ -155,9 +155,12 @@ def arounds() -> list[Around]:
     return found
 
 
+PLAIN = Around("softmax", ())
+
+
 @cache
-def chosen_around(asked: Around, matrix: Matrix, inner: int = 1) -> tuple[str, Launch] | None:
-    """The same of another operation, or of softmax with features."""
+def chosen(matrix: Matrix, asked: Around = PLAIN, inner: int = 1) -> tuple[str, Launch] | None:
+    """What `choose` picks, and its plan; None if it refuses."""
     rows, cols, dtype, x_stride, y_stride, *starts, gpu = matrix
     if any(start % dtype.itemsize for start in starts):
         return None
@@ -172,18 +175,3 @@ def chosen_around(asked: Around, matrix: Matrix, inner: int = 1) -> tuple[str, L
     if inner == 1 and file in {split_trial(rank.file).file for rank in SOFTMAX_RANKING}:
         return file, planned(step, matrix)
     return file, launch_of(load(step), rows, cols, dtype, gpu, **sizes)
-
-
-@cache
-def chosen(matrix: Matrix) -> tuple[str, Launch] | None:
-    """What `choose` picks, and its plan; None if it refuses."""
-    rows, cols, dtype, x_stride, y_stride, x_start, y_start, gpu = matrix
-    if x_start % dtype.itemsize or y_start % dtype.itemsize:
-        return None
-    try:
-        place = {"aligned": x_start == y_start == 0, "alike": x_start == y_start}
-        strides = {"x_stride": x_stride, "y_stride": y_stride}
-        step = choose(rows, cols, dtype, gpu, **strides, **place)
-    except ValueError:
-        return None
-    return split_trial(step).file, planned(step, matrix)

@@ -19,22 +19,22 @@ from helpers.catalogue.registry import steps, variants
 from helpers.catalogue.tuned import tuned_table
 from helpers.export.python import write
 from helpers.export.request import ExportError, export_request, takes_matrix
-from helpers.problem.problem import DTYPES
 from helpers.run.bound import load
 from helpers.simt.cuda_text import token_hash
 from tests.helpers.export.plans import (
     MB,
+    PLAIN,
     Around,
     Launch,
     Matrix,
     arounds,
     chosen,
-    chosen_around,
     matrices,
     on_axes,
 )
 from tests.helpers.export.plans import planned as header_plan
 
+DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bfloat16"))
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 
 
@@ -67,12 +67,27 @@ def plan_of_export(module: ModuleType, matrix: Matrix, **around) -> tuple[str, L
     return found.kernel, Launch(*sizes, programmatic, found.cooperative, tuple(macros.values()))
 
 
+Plans = dict[tuple[Matrix, Around, int], tuple[str, Launch] | None]  # None: refused
+
+
 @pytest.fixture(scope="module")
-def wanted() -> dict[Matrix, tuple[str, Launch] | None]:
-    """The project's plans; None where it refuses."""
-    drawn = [*matrices(10000, tuple(np.dtype(name) for name in DTYPES)), *corners()]
+def wanted() -> Plans:
+    """The project's plans of softmax without features."""
+    drawn = [*matrices(10000, DTYPES), *corners()]
     whole = (m for m in drawn if m.x_start % m.dtype.itemsize == m.y_start % m.dtype.itemsize == 0)
-    return {matrix: chosen(matrix) for matrix in whole}
+    return {(m, PLAIN, 1): chosen(m) for m in whole}
+
+
+@pytest.fixture(scope="module")
+def wanted_around() -> Plans:
+    """The project's plans of all that is computed beside softmax."""
+    chance = random.Random(0)
+    drawn = [m for m in matrices(3000, DTYPES) if not (m.x_start or m.y_start) % m.dtype.itemsize]
+    asked = [(matrix, chance.choice(arounds()), 1) for matrix in drawn]
+    axes = (Around("softmax_any_axis", ()), Around("softmax_any_axis", (("LOG", 1),)))
+    axes += (PLAIN, Around("softmax_backward", ()))
+    asked += [(m, chance.choice(axes), inner) for m, inner in on_axes(2000, DTYPES)]
+    return {each: chosen(*each) for each in asked}
 
 
 def corners() -> Iterator[Matrix]:
@@ -90,8 +105,11 @@ def corners() -> Iterator[Matrix]:
                 yield Matrix(row, col, dtype, col, col, 0, 0, H200)
 
 
-def differences(module: ModuleType, wanted: dict) -> Iterator[Matrix]:
-    return (matrix for matrix, plan in wanted.items() if plan_of_export(module, matrix) != plan)
+def differences(module: ModuleType, wanted: Plans) -> Iterator[tuple]:
+    for (matrix, (operation, features), inner), plan in wanted.items():
+        around = {"operation": operation, "features": dict(features), "inner": inner}
+        if plan_of_export(module, matrix, **around) != plan:
+            yield matrix, operation, features, inner
 
 
 @pytest.fixture(scope="module")
@@ -126,31 +144,8 @@ def test_what_no_kernel_takes_is_refused(matrix: tuple, error: type, text: str) 
         planned(text).plan(*matrix)
 
 
-# ---- what is around softmax --------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def wanted_around() -> dict[tuple[Around, Matrix, int], tuple[str, Launch] | None]:
-    """The project's plans of all that is computed beside softmax; None where it refuses."""
-    chance, dtypes = random.Random(0), tuple(np.dtype(name) for name in DTYPES)
-    drawn = [(matrix, 1) for matrix in matrices(3000, dtypes)]
-    drawn = [(m, inner) for m, inner in drawn if not (m.x_start or m.y_start) % m.dtype.itemsize]
-    asked = [(chance.choice(arounds()), *matrix) for matrix in drawn]
-    axes = (Around("softmax_any_axis", ()), Around("softmax_any_axis", (("LOG", 1),)))
-    axes += (Around("softmax", ()), Around("softmax_backward", ()))
-    asked += [(chance.choice(axes), *matrix) for matrix in on_axes(2000, dtypes)]
-    return {each: chosen_around(*each) for each in asked}
-
-
-def other_plans(module: ModuleType, wanted: dict) -> Iterator[tuple]:
-    for (asked, matrix, inner), plan in wanted.items():
-        around = {"operation": asked.operation, "features": dict(asked.features), "inner": inner}
-        if plan_of_export(module, matrix, **around) != plan:
-            yield asked, matrix, inner
-
-
 def test_exported_plans_around_softmax_are_those_of_choose(text, wanted_around) -> None:
-    assert list(other_plans(planned(text), wanted_around)) == []
+    assert list(differences(planned(text), wanted_around)) == []
     met = {plan[0] for plan in wanted_around.values() if plan}
     assert {rank.file for ranks in RANKINGS.values() for rank in ranks} <= met
     assert sum(plan is None for plan in wanted_around.values()) > 500
