@@ -8,7 +8,7 @@
 
 The modules, lowest first; each imports from those above it alone:
 
-    lines            code in lines of limited width
+    lines            code in lines of limited width, and lines for certain files alone
     request          what is to be exported, and the origin that a file states
     sources          the texts of kernel files as they are exported
     intervals        interval arithmetic: the rules of a header for sets of problems
