@@ -103,16 +103,6 @@ def test_sum_of_other_types(type_name, dtype):
     assert y[0] == 499500 and not trace.findings
 
 
-def test_every_thread_gets_a_ticket_of_its_own():
-    code = (
-        'extern "C" __global__ void ticket(int* next, int* mine)\n'
-        "{ mine[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(next, 1); }"
-    )
-    mine, counter = np.zeros(500, np.int32), np.zeros(1, np.int32)
-    simulate(cupy.RawKernel(code, "ticket"), 5, 100, (counter, mine))
-    assert sorted(mine) == list(range(500)) and counter[0] == 500
-
-
 def test_atomic_out_of_bounds_is_found_at_its_line():
     code = (
         '#line 1 "kernels/wild.cu"\nextern "C" __global__ void wild(int* y, int n)\n'

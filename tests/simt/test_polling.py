@@ -84,30 +84,6 @@ def test_atomics_order_a_crowd_as_they_order_a_few(body: str, threads: int) -> N
     assert (y == threads).all()
 
 
-LAST_WARP = """
-    __shared__ int parts[4], count;
-    if (t == 0) count = 0;
-    __syncthreads();
-    if (t % 32 == 0) {
-        parts[t / 32] = t / 32 + 1;
-        __threadfence_block();
-        if (ADD(&count, 1) == 3) {
-            __threadfence_block();
-            y[0] = parts[0] + parts[1] + parts[2] + parts[3];
-        }
-    }"""
-RACY_ADD = "__device__ int plain(int* p, int n) { int old = *p; *p = old + n; return old; }"
-
-
-def test_the_last_warp_comes_behind_the_others() -> None:
-    y, f = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    trace = run(LAST_WARP.replace("ADD", "atomicAdd"), 128, y, f)
-    assert not trace.findings, str(trace.findings)
-    assert y[0] == 10
-    broken = run(LAST_WARP.replace("ADD", "plain"), 128, y, f, before=RACY_ADD)
-    assert "race on shared memory" in {finding.kind for finding in broken.findings}
-
-
 CHAIN = """
     __shared__ int s[32];
     const int warp = t / 32, lane = t % 32;
