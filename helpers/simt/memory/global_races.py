@@ -28,7 +28,6 @@ from .races import (
     WEAK_WRITE,
     Epochs,
     Races,
-    Same,
     verb,
 )
 
@@ -56,33 +55,13 @@ class GlobalRaces(Races):
         if access.read_only:
             self._look_for_writes(epochs, epochs.entries(offsets, access.width), slots, access)
         entries = super().read(epochs, offsets, slots, access)
-        if access.scope:
-            self.causality.read(slots, offsets + epochs.first, access)
-            if access.instruction.number in self.guarded and self.causality.beliefs:
-                self._look_for_beliefs(epochs, entries, slots, access)
+        if access.instruction.number in self.guarded and self.causality.beliefs:
+            self._look_for_beliefs(epochs, entries, slots, access)
         return entries
 
-    def write(
-        self,
-        epochs: Epochs,
-        offsets: np.ndarray,
-        slots: np.ndarray,
-        access: Access,
-        same: Same | None = None,
-        wrote: np.ndarray | None = None,
-    ) -> None:
-        """As for any memory. Atomics change these bytes, where they `wrote`."""
+    def write(self, epochs: Epochs, offsets, slots, access: Access, *more, **named):
         self._look_at(epochs, access)
-        super().write(epochs, offsets, slots, access, same)
-        addresses = offsets + epochs.first
-        if not access.scope:
-            if self.causality.flags:
-                self.causality.weak_write(addresses)
-            return
-        if wrote is None:
-            self.causality.write(slots, addresses, access)
-        else:
-            self.causality.change(slots, addresses, wrote, access)
+        return super().write(epochs, offsets, slots, access, *more, **named)
 
     def _look_at(self, epochs: Epochs, access: Access) -> None:
         """From the first strong access on that is not like others, of a narrower scope or of other

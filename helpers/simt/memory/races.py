@@ -83,6 +83,7 @@ class Races:
     """
 
     covered: tuple[int, ...] = STRONG_WRITE  # what a weak write is held against in their place
+    holds_flags = True  # that threads may tell one another by
 
     def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
         self.instructions, self.causality = kernel.instructions, causality
@@ -111,6 +112,8 @@ class Races:
     ) -> np.ndarray:
         """These slots load from bytes of an array; returns the entries."""
         entries = epochs.entries(offsets, access.width)
+        if access.scope and self.holds_flags:
+            self.causality.read(slots, offsets + epochs.first, access)
         left = self._against(epochs, WEAK_WRITE, entries, slots, access)
         if not access.scope or self.compares_strong(access):
             self._against(epochs, STRONG_WRITE, *left, access)
@@ -125,10 +128,12 @@ class Races:
         slots: np.ndarray,
         access: Access,
         same: Same | None = None,
+        wrote: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """These slots store to bytes of an array. `same(False)` says of every slot of the batch
-        whether what it stores is there already, `same(True)` whether it is there after the store.
-        Returns the entries and slots of those that may still be held against more."""
+        """These slots store to bytes of an array; atomics change them, where they `wrote`.
+        `same(False)` says of every slot of the batch whether what it stores is there already,
+        `same(True)` whether it is there after the store. Returns the entries and slots of those
+        that may still be held against more."""
         entries = epochs.entries(offsets, access.width)
         before = same and (lambda: same(False))
         left = self._against(epochs, WEAK_WRITE, entries, slots, access, before)
@@ -141,6 +146,7 @@ class Races:
                 epochs.of(ATOMIC)[entries] = self.stamp(entries, slots, access)
             elif epochs.stamps[ATOMIC] is not None:
                 epochs.stamps[ATOMIC][entries] = 0
+            self._tell(epochs, offsets, slots, access, wrote)
             return left
         left = self._against(epochs, STRONG, *left, access)
         epochs.of(*WEAK_WRITE)[entries] = self.stamp(entries, slots, access)
@@ -153,7 +159,22 @@ class Races:
             # Who comes after this write comes after them too, or races with this write.
             if epochs.stamps[kind] is not None:
                 epochs.stamps[kind][entries] = 0
+        self._tell(epochs, offsets, slots, access, wrote)
         return left
+
+    def _tell(self, epochs: Epochs, offsets, slots, access: Access, wrote) -> None:
+        """What others may learn from this store. That of atomics of shared memory is told when all
+        lanes have had their turn."""
+        if not self.holds_flags or access.atomic and wrote is None:
+            return
+        addresses = offsets + epochs.first
+        if not access.scope:
+            if self.causality.flags:
+                self.causality.weak_write(addresses)
+        elif wrote is None:
+            self.causality.write(slots, addresses, access)
+        else:
+            self.causality.change(slots, addresses, wrote, access)
 
     def keeps(self, access: Access) -> bool:
         """Whether stores are to be held against this load."""

@@ -14,7 +14,7 @@ from ..ptx_types import UNSIGNED
 from ..suspicion import Suspicion
 from .access import SHARED_STEP, Access, Definedness, all_ones, stores_same
 from .causality import Causality
-from .shared_races import FLAGS, SharedRaces
+from .shared_races import SharedRaces
 
 
 class SharedMemory:
@@ -116,8 +116,6 @@ class SharedMemory:
         slots, places = self.valid(addresses, access, lanes, "load")
         self._count("load", addresses, access, lanes)
         if len(slots):
-            if self.causality.in_shared and access.scope and not access.atomic:
-                self.causality.read(slots, FLAGS + places, access)
             self.races.load(places, slots, access)
             index = places // access.size
             for element, value in enumerate(values):
@@ -144,18 +142,9 @@ class SharedMemory:
 
         self.races.store(places, slots, access, same)
         self.defined.store(slots, places, access)
-        if self.causality.in_shared and not access.atomic:
-            self._tell(slots, places, access)
         self.changes += 1
         for element, one in enumerate(kept):
             view[index + element] = one
-
-    def _tell(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
-        """What others may learn from this store."""
-        if access.scope:
-            self.causality.write(slots, FLAGS + places, access)
-        elif self.causality.flags:
-            self.causality.weak_write(FLAGS + places)
 
     def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
         if access.atomic:

@@ -53,6 +53,7 @@ class SharedRaces(Races):
 
     def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
         super().__init__(kernel, suspicion, causality)
+        self.holds_flags = causality.in_shared
         self.volatile = np.array(
             ["volatile" in one.modifiers for one in kernel.instructions], dtype=bool
         )
