@@ -17,7 +17,12 @@ NOT_A_NUMBER = 0x7FFF  # what the hardware gives for any NaN, in both 16-bit typ
 
 def flush(values: np.ndarray, tiny: np.floating = TINY) -> np.ndarray:
     """Subnormal fp32 values to zero of the same sign (-ftz=true)."""
-    return values * (np.abs(values) >= tiny)
+    kept = np.abs(values)
+    np.greater_equal(
+        kept, tiny, out=kept
+    )  # 1 or 0 as floats: bools would take several times as long
+    kept *= values
+    return kept
 
 
 def saturate(values: np.ndarray) -> np.ndarray:
