@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.base import paths
+from helpers.base import gpu, paths
 from helpers.base.gpu import H200
-from helpers.catalogue import dispatch, registry
+from helpers.catalogue import dispatch, registry, store
 from helpers.catalogue.registry import WITHOUT_FILE
 from helpers.catalogue.store import Run
-from helpers.measure import bench
+from helpers.measure import bench, workers
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY
 from helpers.measure.pipeline_timer import PROTOCOL as PIPELINES
@@ -90,6 +90,26 @@ def of_operation(record: Record, operation: str) -> Record:
         replace(case, problem=replace(case.problem, operation=operation)) for case in record.cases
     ]
     return Record(record.step, cases)
+
+
+def on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple) -> None:
+    """Have campaigns find `DEVICE` and store their records in a folder; `more` are further (module,
+    name, replacement)."""
+    for module, name, replacement in (
+        (store, "RECORDS", folder),
+        (gpu, "has_gpu", lambda: True),
+        (gpu, "describe_device", lambda: DEVICE),
+        (gpu, "describe_versions", lambda: dict(VERSIONS)),
+        (workers, "gpu_is_usable", lambda: True),
+        (bench, "shapes_that_fit", list),
+        *more,
+    ):
+        monkeypatch.setattr(module, name, replacement)
+
+
+def no_kernel(*_) -> bench.Candidate:
+    """A candidate that does nothing."""
+    return bench.Candidate(lambda x, y: None, {}, {}, None)
 
 
 OURS = "06_registers"  # in a comparison

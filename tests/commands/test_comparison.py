@@ -32,7 +32,16 @@ from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import compared_shapes
-from tests.made_up import DEVICE, FOLDER, OURS, RUN, UTC, VERSIONS, comparison_case
+from tests.made_up import (
+    FOLDER,
+    OURS,
+    RUN,
+    UTC,
+    VERSIONS,
+    comparison_case,
+    no_kernel,
+    on_a_gpu,
+)
 
 COPIED = "variants/00_copy_bulk"
 BEST = dispatch.best  # as it is before a test replaces it
@@ -66,37 +75,28 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 measured.append("apart")
             yield task, workers.attempt(work, task)[0]
 
-    def nothing(*_) -> bench.Candidate:
-        return bench.Candidate(lambda x, y: None, {}, {}, None)
-
     def launch_on_softmax(step: str, problem: Problem, *_) -> dict[str, int]:
         return launch_of(step, Problem(*problem.shape))
 
     def why_not(name: str, problem: Problem) -> str:
         return "not here" if name == "quack" else ""
 
-    for module, name, replacement in (
-        (store, "RECORDS", tmp_path),
-        (gpu, "has_gpu", lambda: True),
-        (gpu, "describe_device", lambda: DEVICE),
-        (gpu, "describe_versions", lambda: VERSIONS),
+    on_a_gpu(
+        *(tmp_path, monkeypatch),
         (dispatch, "best", lambda problem, *_: OURS),
         (comparison, "launch_of", launch_on_softmax),
         (comparison, "gpu_in_use", lambda: gpu.H200),
         (comparison, "other_copies", lambda *_: [COPIED]),
-        (bench, "copy_maker", lambda name: nothing),
+        (bench, "copy_maker", lambda name: no_kernel),
         (workers, "deal", deal),
-        (bench, "shapes_that_fit", list),
-        (bench, "maker", lambda *_: nothing),
+        (bench, "maker", lambda *_: no_kernel),
         (bench, "measure", measure),
-        (workers, "gpu_is_usable", lambda: True),
         (interop, "CACHE", tmp_path / "cache"),
-        (baselines, "candidate", nothing),
+        (baselines, "candidate", no_kernel),
         (baselines, "versions", lambda: {"torch": "2.11.0"}),
         (baselines, "why_not", why_not),
         (baselines, "free_memory", lambda: None),  # collecting garbage takes long here
-    ):
-        monkeypatch.setattr(module, name, replacement)
+    )
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "QUACK_CACHE_DIR"):
         monkeypatch.setenv(variable, "")
     return measured
@@ -131,18 +131,9 @@ def test_comparison_is_written_with_reasons_and_notes(machine, capsys) -> None:
     assert case.run.versions == {**VERSIONS, "torch": "2.11.0"}
 
 
-def test_comparison_goes_on_where_it_stopped(machine, monkeypatch) -> None:
-    measure = bench.measure
-
-    def interrupted(makers, problem):
-        if (problem.dtype, problem.rows) == ("bfloat16", 64):
-            raise KeyboardInterrupt
-        return measure(makers, problem)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bench, "measure", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run()
+def test_comparison_goes_on_where_it_stopped(machine) -> None:
+    run("--dtypes", "float32")
+    command.main(["comparison", "--shapes", "1024x4096", "--dtypes", "bfloat16"])
     assert len(machine) == 3 == len(recorded())
     run()
     assert [one[:3] for one in machine[3:]] == [("bfloat16", 64, 2048)]
@@ -227,18 +218,6 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_baseline(
     assert caught.value.culprit == culprit
     assert run("--dtypes", "float32") == 1
     assert not store.path_of(Comparison, FOLDER).exists()
-
-
-def test_cases_are_in_the_order_of_the_shapes_whichever_came_first(machine, monkeypatch) -> None:
-    def dealt(work, tasks, jobs, apart=False):
-        assert jobs == 2
-        return [(task, work(task)) for task in tasks]
-
-    monkeypatch.setattr(workers, "deal", dealt)
-    shapes = ["1x32000", "4096x4096", "8192x8192"]
-    assert command.main(["comparison", "--shapes", *shapes, "--jobs", "2"]) == 0
-    ordered = [case.shape for case in load_comparisons(FOLDER)]
-    assert ordered == [(8192, 8192), (4096, 4096), (1, 32000)] * 2
 
 
 class Pool:
@@ -377,15 +356,10 @@ def test_a_failing_draw_leaves_the_case_as_it_is(machine, monkeypatch, capsys) -
 def test_comparison_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
     """The clock of this machine: each measurement takes 40 s."""
     monkeypatch.setattr(campaign.time, "perf_counter", lambda: 40.0 * len(machine))
-    assert run("--minutes", "1") == 0
-    assert len(machine) == 2 and len(recorded()) == 2
-    printed = capsys.readouterr().out
-    assert "[1/4, 40 s, 2 min to go]" in printed and "left: 2 cases, and 0 to draw" in printed
-    machine_before = machine.copy()
-    monkeypatch.setattr(campaign.time, "perf_counter", lambda: 0.0)
-    assert run("--minutes", "1") == 0
-    assert len(machine) == 4 and len({one[:3] for one in machine}) == 4
-    assert machine[:2] == machine_before and "left: " not in capsys.readouterr().out
+    assert run("--minutes", "1") == 0 and len(machine) == 2
+    assert "left: 2 cases, and 0 to draw" in capsys.readouterr().out
+    assert run() == 0 and len({one[:3] for one in machine}) == 4 == len(machine)
+    assert "left: " not in capsys.readouterr().out
 
 
 def test_what_gains_most_is_compared_first(machine, monkeypatch) -> None:

@@ -10,14 +10,14 @@ from helpers.catalogue import store
 from helpers.catalogue.registry import without_hints
 from helpers.commands import libraries
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, campaign, pipeline_timer, pipelines, workers
+from helpers.measure import baselines, bench, pipeline_timer, pipelines
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
 from helpers.measure.pipelines import Pipeline, load_pipelines, variants
 from helpers.measure.problem_groups import linked
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
-from tests.made_up import DEVICE, FOLDER, UTC, VERSIONS, comparison_case
+from tests.made_up import FOLDER, UTC, comparison_case, no_kernel, on_a_gpu
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
 
@@ -45,26 +45,17 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
             for state in pipeline_timer.states_of(problem, gpu.H200.l2)
         }
 
-    def nothing(*_) -> bench.Candidate:
-        return bench.Candidate(lambda x, y: None, {}, {}, None)
-
-    for module, name, replacement in (
-        (store, "RECORDS", tmp_path),
-        (gpu, "has_gpu", lambda: True),
-        (gpu, "describe_device", lambda: DEVICE),
-        (gpu, "describe_versions", lambda: VERSIONS),
+    on_a_gpu(
+        *(tmp_path, monkeypatch),
         (pipelines, "gpu_in_use", lambda: gpu.H200),
-        (bench, "shapes_that_fit", list),
-        (bench, "maker", lambda *_: nothing),
+        (bench, "maker", lambda *_: no_kernel),
         (pipeline_timer, "measure", measure),
-        (workers, "gpu_is_usable", lambda: True),
         (baselines, "use_cache", lambda: None),
-        (baselines, "candidate", nothing),
+        (baselines, "candidate", no_kernel),
         (baselines, "versions", lambda: {"torch": "2.11.0"}),
         (baselines, "why_not", lambda name, *_: "not here" if name == "quack" else ""),
         (baselines, "free_memory", lambda: None),
-    ):
-        monkeypatch.setattr(module, name, replacement)
+    )
     return timed
 
 
@@ -100,18 +91,8 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsy
     assert machine[-1] == (large, variants("08_cluster", large))
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> None:
-    measure = pipeline_timer.measure
-
-    def interrupted(makers, problem):
-        if problem.dtype == "bfloat16":
-            raise KeyboardInterrupt
-        return measure(makers, problem)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline_timer, "measure", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            command.main(["pipelines", *FEW, "--baselines"])
+def test_a_run_goes_on_where_the_one_before_stopped(machine) -> None:
+    command.main(["pipelines", *FEW, "--baselines", "--dtypes", "float32"])
     assert len(machine) == 1 and len(recorded()) == 2
     command.main(["pipelines", *FEW, "--baselines"])
     assert [problem.dtype for problem, _ in machine] == ["float32", "bfloat16"]
@@ -124,20 +105,6 @@ def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> No
     assert len(machine) == 3 and len(recorded()) == 4
     old = {case.dtype for case in recorded() if case.run.utc == UTC}
     assert old == {"bfloat16"}, "what is not measured again stays"
-
-
-def test_cases_of_another_protocol_of_the_same_number_are_timed_again(machine) -> None:
-    run("--shapes", "1x32000", "128x65536")
-    changed = {**pipeline_timer.PROTOCOL, "warmup_s": 9}
-    other = [
-        replace(one, run=replace(one.run, protocol=changed)) if one.rows == 1 else one
-        for one in recorded()
-    ]
-    store.write(Pipeline, FOLDER, other)
-    run("--shapes", "1x32000", "128x65536")
-    assert [problem.shape for problem, _ in machine[2:]] == [(1, 32000)]
-    assert len(recorded()) == len(other)
-    assert all(case.run.protocol == pipeline_timer.PROTOCOL for case in recorded())
 
 
 def test_a_failing_baseline_is_left_out_and_a_failing_kernel_is_reported(
@@ -161,12 +128,6 @@ def test_a_failing_baseline_is_left_out_and_a_failing_kernel_is_reported(
     assert recorded()[0] == before, "a failure replaces nothing"
     printed = capsys.readouterr().err.splitlines()
     assert printed[-1] == f"not recorded: {wrong} at 1 x 32000 float32: wrong result: at (1, 2)"
-
-
-def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(campaign.time, "perf_counter", lambda: 40.0 * len(machine))
-    assert run("--shapes", "1x32000", "4x102400", "16x131072", "1x1048576", "--minutes", "1") == 0
-    assert len(machine) == 2 and "2 tasks left" in capsys.readouterr().out
 
 
 def test_what_is_around_softmax_is_timed_beside_the_best_two_baselines(machine) -> None:

@@ -85,10 +85,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     versions = {"driver": "1", "nvrtc": "13.0", "cupy": "14.2.0", "commit": "abc"}
     step_list, variant_list = ["01_naive", "07_warp"], ["variants/01_naive_fast"]
     trials = ("07_warp-ROWS2",)
-    for module, name, replacement in (
-        (store, "RECORDS", tmp_path),
-        (gpu, "has_gpu", lambda: True),
-        (gpu, "describe_device", lambda: made_up.DEVICE),
+    made_up.on_a_gpu(
+        *(tmp_path, monkeypatch),
         (gpu, "describe_versions", lambda: dict(versions)),
         (registry, "steps", lambda: step_list),
         (registry, "variants", lambda: variant_list),
@@ -96,10 +94,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (launched, "SMALL_TRIALS", ()),
         (sass, "compile_cubin", lambda code, options, arch: b"cubin"),
         (numerics, "measure_errors", lambda: dict.fromkeys(numerics.NUMERICS, {})),
-        (workers, "gpu_is_usable", lambda: True),
-        (workers, "gpu_names", lambda jobs: ["0", "1"][:jobs]),
-    ):
-        monkeypatch.setattr(module, name, replacement)
+    )
     plan = {"break": [], "errors": [], "lose": 0, "crash": False}
     fake = SimpleNamespace(folder=tmp_path / "nvidia-test", versions=versions, plan=plan, seen=0)
 
@@ -175,26 +170,6 @@ def test_readers_read_what_is_written(tools) -> None:
     shape = (262144, 1024)
     assert sass.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
     assert list(numerics.numerics("nvidia-test")) == list(numerics.NUMERICS)
-
-
-def test_interrupted_run_keeps_the_batches_that_were_done(tools, monkeypatch) -> None:
-    calls = []
-
-    def interrupted(command: list[str]):
-        calls.append(command)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return run_tool(command)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(counters, "run_tool", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            tools.run("--only", "counters")
-    assert {one.step for one in tools.read(NsightCounters)} == {UNFUSED, "01_naive"}
-    tools.asked()
-    assert tools.run("--only", "counters") == 0
-    assert tools.asked() == [("ncu", of_step(name)) for name in NAMES[1:]]
-    assert [one.key for one in tools.read(NsightCounters)] == [UNFUSED_LAUNCH, *launches()]
 
 
 def test_failing_batch_is_reported_and_the_others_are_kept(tools, capsys) -> None:

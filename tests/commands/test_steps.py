@@ -5,23 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.base import gpu
-from helpers.catalogue import store
 from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, records, workers
+from helpers.measure import baselines, bench, records
 from helpers.measure.records import Timed, families_of, load_record, takes
 from helpers.measure.workers import Failure
 from helpers.problem.problem import DTYPES, Problem
 from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
 from tests import made_up
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of records."""
-    monkeypatch.setattr(store, "RECORDS", tmp_path)
-    return tmp_path
 
 
 def fake_time(step: str, problem: Problem) -> Timed:
@@ -30,7 +21,7 @@ def fake_time(step: str, problem: Problem) -> Timed:
 
 
 @pytest.fixture
-def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def fake_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A recorder that measures nothing: `measured` lists what it was asked for, `others` what is
     not softmax."""
     fake = SimpleNamespace(measured=[], others=[], fail_after=None)
@@ -41,14 +32,14 @@ def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (fake.measured if problem.plain else fake.others).append((frozenset(makers), problem))
         return {name: fake_time(name, problem) for name in makers}
 
-    monkeypatch.setattr(bench, "measure", measure)
-    monkeypatch.setattr(gpu, "has_gpu", lambda: True)
-    monkeypatch.setattr(gpu, "describe_device", lambda: made_up.DEVICE)
-    monkeypatch.setattr(gpu, "describe_versions", lambda: made_up.VERSIONS)
-    monkeypatch.setattr(bench, "maker", lambda step: None)
-    monkeypatch.setattr(baselines, "why_not", lambda *case: "torch is not installed")
     some = [*GRID_SHAPES[9:], *SWEEP_SHAPES[:3]]
-    monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: [s for s in shapes if s in some])
+    made_up.on_a_gpu(
+        *(tmp_path, monkeypatch),
+        (bench, "measure", measure),
+        (bench, "maker", lambda step: None),
+        (baselines, "why_not", lambda *case: "torch is not installed"),
+        (bench, "shapes_that_fit", lambda shapes: [s for s in shapes if s in some]),
+    )
     return fake
 
 
@@ -162,10 +153,6 @@ NAMES = ("00_copy", "01_naive", "04_shuffle")
 WRONG = {(16384, 16384): "01_naive", (8192, 32768): "04_shuffle"}
 
 
-def launch(x, y) -> None:
-    """What a candidate of the fake GPU does."""
-
-
 def measure(makers, problem: Problem) -> dict[str, Timed]:
     """A GPU on which 01 is wrong at one shape, and 04 stops the GPU at another."""
     candidates = {name: make(problem) for name, make in makers.items()}
@@ -179,23 +166,14 @@ def measure(makers, problem: Problem) -> dict[str, Timed]:
     return {name: fake_time(name, problem) for name in names}
 
 
-def maker(step: str):
-    return lambda problem: bench.Candidate(launch, {}, {}, None)
-
-
 @pytest.fixture
 def recorder_of_two_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, replacement in (
-        (store, "RECORDS", tmp_path),
-        (gpu, "has_gpu", lambda: True),
-        (gpu, "describe_device", lambda: made_up.DEVICE),
-        (gpu, "describe_versions", lambda: made_up.VERSIONS),
-        (workers, "gpu_is_usable", lambda: True),
+    made_up.on_a_gpu(
+        *(tmp_path, monkeypatch),
         (bench, "shapes_that_fit", lambda shapes: [(32768, 8192), *WRONG]),
-        (bench, "maker", maker),
+        (bench, "maker", lambda step: made_up.no_kernel),
         (bench, "measure", measure),
-    ):
-        monkeypatch.setattr(module, name, replacement)
+    )
 
 
 def shapes_of(name: str) -> list[tuple[int, int]]:
@@ -219,15 +197,3 @@ def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shap
         "beside a copy that nobody asked for"
     )
     assert shapes_of("00_copy") == every and shapes_of("02_online") == every
-
-
-def test_recorder_deals_out_shapes_and_keeps_their_order(
-    recorder_of_two_shapes, monkeypatch
-) -> None:
-    def backwards(work, tasks, jobs, apart):
-        assert jobs == 3 and all(task.names == NAMES[:1] for task in tasks)
-        return [(task, work(task)) for task in reversed(tasks)]
-
-    monkeypatch.setattr(workers, "deal", backwards)
-    assert command.main(["steps", "--steps", NAMES[0], "--jobs", "3"]) == 0
-    assert shapes_of(NAMES[0]) == [(32768, 8192), *WRONG]

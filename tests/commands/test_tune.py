@@ -12,11 +12,10 @@ from helpers.catalogue.dispatch import best, choose, why
 from helpers.catalogue.plan import Plan
 from helpers.commands import plan as plan_command
 from helpers.commands import tune as command
-from helpers.measure import bench
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from tests.helpers.test_tuning import SHORT, MadeUp
-from tests.made_up import DEVICE, FOLDER, VERSIONS, Kernels
+from tests.made_up import DEVICE, FOLDER, VERSIONS, Kernels, on_a_gpu
 
 SHAPE, BF16 = "65536x512", ["--dtypes", "bfloat16"]
 FAST = "10_sixteen_bit-LANES16"
@@ -51,20 +50,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
     monkeypatch.delenv(tuned.SWITCH, raising=False)
     compilers = type("Compilers", (), {"__call__": lambda *_: {}, "close": lambda self: None})
-    for module, name, replacement in (
+    on_a_gpu(
+        *(tmp_path / "records", monkeypatch),
         (paths, "MINE", tmp_path),
         (tuned, "gpu_name", lambda: DEVICE["name"]),
         (tuned, "replaying", lambda: False),
         (dispatch, "gpu_for_plans", lambda: H200),
-        (gpu, "has_gpu", lambda: True),
         (gpu, "gpu_name", lambda: DEVICE["name"]),
-        (gpu, "describe_device", lambda: DEVICE),
-        (gpu, "describe_versions", lambda: dict(VERSIONS)),
-        (bench, "shapes_that_fit", list),
         (command, "Timer", lambda: made),
         (command, "Compilers", compilers),
-    ):
-        monkeypatch.setattr(module, name, replacement)
+    )
     return made
 
 

@@ -135,22 +135,18 @@ class Timed:
 
     def __init__(self, monkeypatch, there: set[str], shapes: tuple = SHAPES) -> None:
         self.measured, self.compiled = {}, []
-        for name, value in (
-            ("has_gpu", lambda: True),
-            ("describe_device", lambda: DEVICE),
-            ("describe_versions", lambda: VERSIONS),
-        ):
-            monkeypatch.setattr(gpu, name, value)
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-        monkeypatch.setattr(baselines, "versions", dict)
-        monkeypatch.setattr(baselines, "use_cache", lambda: None)
-        monkeypatch.setattr(
-            baselines, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs)
-        )
-        monkeypatch.setattr(call_times, "installed", there.__contains__)
-        monkeypatch.setattr(call_times, "measure", self.measure)
         of = {"float32": shapes}
-        monkeypatch.setattr(command, "compared_shapes", lambda dtype: of.get(dtype, ()))
+        made_up.on_a_gpu(
+            *(store.RECORDS, monkeypatch),
+            (gpu, "describe_device", lambda: DEVICE),
+            (importlib.util, "find_spec", lambda name: name),
+            (baselines, "versions", dict),
+            (baselines, "use_cache", lambda: None),
+            (baselines, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs)),
+            (call_times, "installed", there.__contains__),
+            (call_times, "measure", self.measure),
+            (command, "compared_shapes", lambda dtype: of.get(dtype, ())),
+        )
 
     def measure(self, problem: Problem, run: Run, baseline: str) -> CallTimes:
         rows, cols = problem.shape

@@ -1,14 +1,13 @@
 """The shipped table of tuned plans: what `choose` makes of it, and how it is made; times are made
 up."""
 
-import argparse
 import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from helpers.base import gpu, paths
+from helpers.base import paths
 from helpers.base.gpu import H200, Gpu
 from helpers.catalogue import store, tuned
 from helpers.catalogue.dispatch import best, candidates, choose, out_of_date, why
@@ -16,12 +15,11 @@ from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU
 from helpers.catalogue.tuned import Tuned, shipped_plans, tuned_table
 from helpers.commands import measure as campaign
-from helpers.measure import bench
 from helpers.measure.tuning_grid import SIZES, WORTH, grid, starts
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from tests.helpers.test_tuning import MadeUp
-from tests.made_up import DEVICE, FOLDER, VERSIONS
+from tests.made_up import FOLDER, on_a_gpu
 
 LINES = store.read(Tuned, REFERENCE_GPU)
 PROBLEM = Problem(1302, 3072, "bfloat16")  # on the grid
@@ -122,26 +120,20 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
     made = MadeUp(lambda plan: 100.0)
     calls = {"__call__": lambda *_: {}, "begin": lambda *_: None, "close": lambda self: None}
     cells = [cell for cell in grid() if cell.problem.cols == 3072 and cell.problem.itemsize == 2]
-    for module, name, replacement in (
-        (store, "RECORDS", tmp_path),
+    on_a_gpu(
+        *(tmp_path, monkeypatch),
         (paths, "RECORDS", tmp_path),
-        (gpu, "describe_device", lambda: DEVICE),
-        (gpu, "describe_versions", lambda: dict(VERSIONS)),
-        (bench, "shapes_that_fit", list),
         (campaign, "Timer", lambda: made),
         (campaign, "Compilers", type("Compilers", (), calls)),
         (campaign, "grid", lambda: cells),
-    ):
-        monkeypatch.setattr(module, name, replacement)
+    )
     tuned._by_rule.cache_clear()
     yield made
     tuned._by_rule.cache_clear()
 
 
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    campaign.tuned_options(parser)
-    return campaign.tune_grid(parser.parse_args([*arguments]))
+def run() -> int:
+    return campaign.main(["tuned"])
 
 
 def test_what_is_faster_together_is_found_confirmed_and_kept(machine, capsys) -> None:
