@@ -25,7 +25,7 @@ from ..catalogue.tuned import Tuned
 from ..measure import baselines, bench, call_times
 from ..measure.baselines import StepsTask
 from ..measure.call_times import CallTask, CallTimes, best_baselines, to_time
-from ..measure.campaign import Campaign, Task, add_shared_options
+from ..measure.campaign import Campaign, CampaignTask, add_shared_options
 from ..measure.comparison import DTYPES as COMPARED
 from ..measure.profiler.counters import CountersFile
 from ..measure.profiler.launches import Launch, examined_steps, run_kernels, update
@@ -127,7 +127,7 @@ AHEAD = 60  # shapes whose trials are compiled before they are timed
 
 
 @dataclass(frozen=True)
-class TuningTask(Task):
+class TuningTask(CampaignTask):
     """A point of the grid to be tuned in this process. `points` are those whose trials are not
     being compiled yet."""
 

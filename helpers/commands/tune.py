@@ -18,6 +18,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..base import gpu
 from ..catalogue.dispatch import RANKINGS, best, candidates, current_build, out_of_date
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     for problem in [problem for problem in todo if problem.shape not in fitting]:
         print(f"{name_of(problem)} does not fit this GPU's memory")
     todo = [problem for problem in todo if problem.shape in fitting]
-    device, versions, failed = gpu.describe_device(), gpu.describe_versions(), 0
+    run, failed = Run(gpu.describe_device(), gpu.describe_versions(), utc_now(), bench.PROTOCOL), 0
     timer, compilers = Timer(), Compilers()
     try:
         for number, problem in enumerate(todo):
@@ -67,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             share = (began + 60 * options.minutes - now) / (len(todo) - number)
             until = now + SEARCHED * share
             try:
-                tune(problem, timer, compilers, until, device, versions)
+                tune(problem, timer, compilers, until, run)
             except (workers.Failure, ValueError) as failure:  # ValueError: no kernel takes it
                 failed += 1
                 print(f"{name_of(problem)}: {failure}", file=sys.stderr, flush=True)
@@ -98,14 +99,13 @@ def tune(
     timer: Callable,
     reasons: Callable,
     until: float,
-    device: dict,
-    versions: dict,
+    run: Run,
 ) -> None:
     """Search at one problem until that time, and keep what is faster. Raises `Failure` if the
     rule's plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
-    machine, began = gpu.gpu_from_record(device), time.perf_counter()
+    machine, began = run.gpu, time.perf_counter()
     first = candidates(problem, machine, FILES)
-    folder = gpu.gpu_folder(device["name"])
+    folder = gpu.gpu_folder(run.device["name"])
     before = [plan.trial for plan in read_plans(folder) if plan.problem == problem]
 
     def say() -> None:
@@ -142,7 +142,7 @@ def tune(
         ours, rule = search.cases[trial], search.cases[search.rule]
         plan = Tuned(
             problem,
-            Run(device, versions, utc_now(), bench.PROTOCOL),
+            replace(run, utc=utc_now()),
             rows=(problem.rows, problem.rows),
             cols=(problem.cols, problem.cols),
             dtypes=[problem.dtype],

@@ -54,7 +54,7 @@ from ..run.references import allowed, expected, reference, tolerance, ulp
 from ..simt.words import are
 from . import bench, interop
 from .bench import Candidate, fresh_pool
-from .campaign import Task
+from .campaign import CampaignTask
 from .gpu_arrays import verify
 from .problem_groups import chosen, name_of, numbers
 from .records import Case
@@ -156,7 +156,7 @@ def step_maker(step: str) -> bench.Maker:
 
 
 @dataclass(frozen=True)
-class StepsTask(Task):
+class StepsTask(CampaignTask):
     """Steps to be recorded at the sizes and dtype of a problem, timed with the same copy."""
 
     at: Problem

@@ -30,7 +30,7 @@ from ..export.python import write
 from ..export.request import export_request
 from ..problem.problem import Problem
 from . import baselines
-from .campaign import Task
+from .campaign import CampaignTask
 from .comparison import Comparison
 from .interop import compiled
 from .records import step_hash
@@ -142,7 +142,7 @@ def installed(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class CallTask(Task):
+class CallTask(CampaignTask):
     """A problem to be timed, with a baseline if one is named."""
 
     problem: Problem

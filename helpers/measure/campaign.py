@@ -18,14 +18,14 @@ from . import workers
 from .workers import Failure
 
 
-class Task:
+class CampaignTask:
     """A part of a campaign. Its text names it in messages; it can be sent to another process."""
 
     def measure(self) -> Sequence[Observation]:
         """Measure it. Raises `Failure` that names the culprit."""
         raise NotImplementedError
 
-    def without(self, failure: Failure) -> tuple[Task | None, bool]:
+    def without(self, failure: Failure) -> tuple[CampaignTask | None, bool]:
         """(the task without the part that failed, or None; whether to report the failure)."""
         return None, True
 
@@ -34,7 +34,7 @@ class Task:
         return [str(self)]
 
 
-def measure(task: Task) -> Sequence[Observation]:
+def measure(task: CampaignTask) -> Sequence[Observation]:
     return task.measure()
 
 
@@ -84,7 +84,7 @@ class Campaign:
             self.known = store.put(self.known, one, self.order)
         store.write(self.kind, self.folder, self.known)
 
-    def measure(self, tasks: Sequence[Task], apart: bool = False) -> list[str]:
+    def measure(self, tasks: Sequence[CampaignTask], apart: bool = False) -> list[str]:
         """Measure tasks in order, on several GPUs or `apart` in other processes, and store the
         results; print a sentence for each failure that is to be reported, and return these."""
         left = deque(tasks if self.clock.left_s >= 0 else ())

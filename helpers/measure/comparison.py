@@ -32,7 +32,7 @@ from ..problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
 from ..run.bound import load
 from ..simt.words import counted
 from . import baselines, bench, samples
-from .campaign import Task
+from .campaign import CampaignTask
 from .problem_groups import chosen, entries, name_of, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
 from .workers import Failure
@@ -436,7 +436,7 @@ def explained_marks(cases: Sequence[Comparison]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class ComparisonTask(Task):
+class ComparisonTask(CampaignTask):
     """A problem to be timed in a run."""
 
     problem: Problem
@@ -550,7 +550,7 @@ def other_copies(problem: Problem) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Draw(Task):
+class Draw(CampaignTask):
     """Baselines to be timed with our kernel once more, in a process that tunes them anew."""
 
     case: Comparison

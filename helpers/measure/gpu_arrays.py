@@ -80,9 +80,11 @@ def verify(
 
     arrays = {argument.name: array for argument, array in zip(problem.arrays, given, strict=True)}
     asked = [argument for argument in problem.arrays if argument.name not in unwritten]
+    place = problem.shape if problem.plain else problem.place()
     for argument in asked:
         if argument.output and bool(has_nan(arrays[argument.name]).any()):
-            raise WrongResult(f"left NaN in {argument.name} at {problem.place()}")
+            name = "its output" if problem.plain else argument.name
+            raise WrongResult(f"left NaN in {name} at {place}")
     take = _Sample(problem)
     host = {}
     for argument in asked:
@@ -97,7 +99,7 @@ def verify(
     try:
         check(problem.operation, values, outputs, dict(problem.features), take.rows)
     except WrongResult as error:
-        raise WrongResult(f"at {problem.place()}: {error.summary}", error.values) from None
+        raise WrongResult(f"at {place}: {error.summary}", error.values) from None
 
 
 def numbers_of(bound: BoundKernel) -> dict[str, object]:

@@ -27,7 +27,7 @@ from helpers.measure.comparison import (
 from helpers.measure.pipelines import PipelineTask
 from helpers.measure.problem_groups import drawn, entries
 from helpers.measure.profiler.counters import CountersFile
-from helpers.measure.profiler.launches import Batch, ToolRun
+from helpers.measure.profiler.launches import ToolRun, ToolTask
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
@@ -483,4 +483,4 @@ def test_tasks_can_be_handed_to_another_process() -> None:
         StepsTask(problem, ("07_warp",), {"07_warp": RUN}),
     ):
         assert pickle.loads(pickle.dumps((campaign.measure, task))) == (campaign.measure, task)
-    assert pickle.loads(pickle.dumps(Batch(file, ToolRun("07_warp")))).part.run == RUN
+    assert pickle.loads(pickle.dumps(ToolTask(file, ToolRun("07_warp")))).part.run == RUN

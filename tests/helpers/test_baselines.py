@@ -1,31 +1,26 @@
-"""The baselines' adapters, as far as no GPU and none of their packages are needed."""
+"""What other libraries offer: formulas that are right, mistakes that are found, what they are told,
+as far as no GPU is needed. Formulas are tried where PyTorch is installed."""
 
 import ctypes
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from helpers.base.paths import ROOT
 from helpers.measure import baselines, interop
+from helpers.measure.baselines import NOT_OFFERED, OFFERS, check_result
+from helpers.measure.bench import poison_outputs
+from helpers.measure.gpu_arrays import buffers, verify
+from helpers.measure.interop import torch_dtypes
+from helpers.measure.problem_groups import GROUPS, chosen, entries, group_of, name_of, numbers
 from helpers.problem.problem import Problem
 from helpers.run.check import WrongResult
-from helpers.run.references import make_input, reference
-
-
-def installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
-@pytest.fixture
-def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setattr(interop, "cudnn", lambda: ctypes.CDLL(None))
-    monkeypatch.setattr(interop, "folders", lambda *_: [ROOT])
-    monkeypatch.setattr(interop, "nvcc", lambda: "nvcc")
+from helpers.run.references import expected, make_input, reference
+from tests.helpers.fake_cupy import fake_cupy
 
 
 def test_first_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,32 +79,6 @@ def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeyp
     assert reason == "flashinfer is not installed" and reason.endswith(baselines.ABSENT)
 
 
-@pytest.mark.parametrize(
-    ("name", "cols", "dtype", "reason"),
-    [
-        ("triton", 65536, "float32", ""),
-        ("triton", 65537, "float32", "a row of more than 65536 columns"),
-        ("liger", 65536, "bfloat16", ""),
-        ("liger", 65537, "bfloat16", "Liger refuses more than 65536 columns"),
-        ("quack", 12, "float32", ""),
-        ("quack", 10, "float32", "QuACK needs cols % 4 == 0"),
-        ("quack", 12, "bfloat16", "QuACK needs cols % 8 == 0"),
-        ("quack", 12, "float16", "QuACK needs cols % 8 == 0"),
-        ("quack", 262144, "float32", ""),
-        ("quack", 1048576, "bfloat16", ""),
-        ("quack", 1048576, "float32", "QuACK holds a row in the shared memory"),
-        ("torch", 50257, "bfloat16", ""),
-        ("compile", 1048576, "float32", ""),
-        ("cudnn", 77, "float32", ""),
-        ("flashinfer", 50257, "float32", ""),
-        ("flashinfer", 4096, "bfloat16", "FlashInfer's softmax takes float32 alone"),
-    ],
-)
-def test_shapes_that_a_baseline_refuses(all_installed, name, cols, dtype, reason) -> None:
-    answer = baselines.why_not(name, Problem(64, cols, dtype))
-    assert answer.startswith(reason) if reason else answer == ""
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
     x = make_input(9, 300, dtype=dtype)
@@ -161,30 +130,225 @@ def test_error_is_given_in_ulp_of_the_dtype(dtype: str, ulps: int) -> None:
     assert told == pytest.approx(ulps, abs=0.6)
 
 
-def test_cudnn_is_told_shape_stream_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    import cupy
+# ---- fused and related operations ---------------------------------------------------------------
 
-    calls = []
+ROWS, COLS, INNER = 40, 20, 5
+SMALL = {  # rows are whole squares of columns, and whole lots of the elements between columns
+    f"{name}, {dtype}": group.problem(ROWS, COLS, dtype, INNER if name == "any axis" else 1)
+    for name, group in GROUPS.items()
+    for dtype in group.dtypes
+}
+SMALL |= {f"softmax, {dtype}": Problem(ROWS, COLS, dtype) for dtype in ("float32", "bfloat16")}
 
-    def record(name):
-        def function(*arguments) -> int:
-            calls.append((name, *(getattr(a, "value", a) for a in arguments)))
-            return 0
 
-        return function
+@pytest.fixture
+def numpy_for_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy([]))
+
+
+def arrays_of(problem: Problem) -> tuple:
+    arrays = buffers(problem, np.random.default_rng(0))
+    poison_outputs(problem, arrays)
+    return arrays
+
+
+# ---- formulas -----------------------------------------------------------------------------------
+
+
+def run_on_tensors(function, problem: Problem, arrays) -> None:
+    """Give NumPy's memory to a function of PyTorch's tensors."""
+    import torch
+
+    def tensor(array: np.ndarray, dtype: str):
+        whole = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
+        return whole.view(getattr(torch, dtype))
+
+    function(*map(tensor, arrays, torch_dtypes(problem)))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")
+@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("way", ["torch", "compile"])
+def test_formulas_of_pytorch_are_right(case: str, way: str, numpy_for_cupy) -> None:
+    problem = SMALL[case]
+    arrays = arrays_of(problem)
+    function = {"torch": interop.eager, "compile": interop.formula}[way](problem)
+    run_on_tensors(function, problem, arrays)
+    unwritten = OFFERS[problem.operation.name][way].unwritten
+    verify(problem, numbers(problem), arrays, check_result, unwritten)
+    if unwritten:
+        with pytest.raises(WrongResult, match="left NaN in statistics"):
+            verify(problem, numbers(problem), arrays, check_result)
+
+
+def test_each_way_says_how_it_computes_each_group() -> None:
+    for problem in SMALL.values():
+        offers = OFFERS[problem.operation.name]
+        assert {"torch", "compile"} <= {*offers} <= {*baselines.BASELINES}
+        assert not offers["compile"].refuses(problem) and not offers["torch"].refuses(problem)
+        outputs = {argument.name for argument in problem.arrays if argument.output}
+        assert all({*offer.unwritten} < outputs | {""} for offer in offers.values())
+
+
+# ---- right enough -------------------------------------------------------------------------------
+
+
+def results(case: str, numpy_for_cupy) -> tuple[Problem, dict, dict]:
+    """What goes into a comparison, and what comes out of it, rounded once."""
+    problem = SMALL[case]
+    asked = problem.arrays
+    given = dict(zip([one.name for one in asked], arrays_of(problem), strict=True))
+    inputs = {
+        one.name: given[one.name].view(one.numpy_dtype(problem.dtype))
+        for one in asked
+        if not one.output
+    }
+    values = problem.complete({**inputs, **numbers(problem)})
+    exact = expected(problem.operation, values, dict(problem.features))
+    written = {
+        one.name: exact[one.name].value.astype(one.numpy_dtype(problem.dtype))
+        for one in asked
+        if one.output
+    }
+    return problem, values, written
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_what_is_rounded_once_is_right_and_another_row_is_not(case: str, numpy_for_cupy) -> None:
+    problem, values, written = results(case, numpy_for_cupy)
+    features = dict(problem.features)
+    check_result(problem.operation, values, written, features)
+    for name, array in written.items():
+        with pytest.raises(WrongResult, match=rf"elements of {name} are wrong, by up to \d"):
+            check_result(problem.operation, values, {name: array[::-1]}, features)
+        with pytest.raises(WrongResult):
+            check_result(problem.operation, values, {name: np.full_like(array, np.nan)}, features)
+
+
+MISTAKES = {  # what a baseline may leave out, as what it then gives for the values
+    "softmax": lambda v: softmax(v["x"] * 0.9),
+    "gradient of softmax": lambda v: v["y"] * v["dy"],
+    "gradient of log-softmax": lambda v: v["dy"],
+    "gradient of cross-entropy": lambda v: softmax(v["x"]),
+    "cross-entropy": lambda v: v["x"][np.arange(ROWS), v["target"]],
+    "scale and mask": lambda v: softmax(v["x"] * v["scale"]),
+    "scale and causal mask": lambda v: softmax(v["x"] * v["scale"]),
+    "scale and bias": lambda v: softmax(v["x"] * v["scale"]),
+    "log-softmax": lambda v: np.log(softmax(v["x"]) + 1e-2),
+    "16 bits in, float32 out": lambda v: softmax(v["x"] * 0.9),
+    "any axis": lambda v: softmax(v["x"]),
+}
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_a_mistake_is_found(case: str, numpy_for_cupy) -> None:
+    problem, values, written = results(case, numpy_for_cupy)
+    doubles = {k: v.astype(np.float64) if np.ndim(v) > 1 else v for k, v in values.items()}
+    doubles["scale"] = float(doubles.get("scale", 1))
+    name = next(iter(written))
+    wrong = MISTAKES[case.rpartition(", ")[0]](doubles).astype(written[name].dtype)
+    with pytest.raises(WrongResult):
+        check_result(problem.operation, values, {name: wrong}, dict(problem.features))
+
+
+# ---- what they refuse, and what cuDNN is told ---------------------------------------------------
+
+LIGER, MANY = "Liger refuses more than 65536 columns", "QuACK holds a row in the shared"
+REFUSED = [  # baseline, group ("": softmax alone), columns, dtype, reason
+    *(("triton", "", 65536, "float32", ""), ("liger", "", 65536, "bfloat16", "")),
+    ("triton", "", 65537, "float32", "a row of more than 65536 columns"),
+    ("triton", "log-softmax", 8, "float32", f"Triton tutorial {NOT_OFFERED}"),
+    ("liger", "", 65537, "bfloat16", LIGER),
+    ("liger", "gradient of softmax", 65536, "float32", ""),
+    ("liger", "gradient of softmax", 65537, "float32", LIGER),
+    ("liger", "gradient of log-softmax", 8, "float32", f"Liger {NOT_OFFERED}"),
+    ("liger", "gradient of cross-entropy", 8, "float32", f"Liger {NOT_OFFERED}"),
+    ("liger", "cross-entropy", 262144, "bfloat16", ""),
+    *(("quack", "", 12, "float32", ""), ("quack", "", 262144, "float32", "")),
+    ("quack", "", 10, "float32", "QuACK needs cols % 4 == 0"),
+    ("quack", "", 12, "bfloat16", "QuACK needs cols % 8 == 0"),
+    ("quack", "", 12, "float16", "QuACK needs cols % 8 == 0"),
+    *(("quack", "", 2**20, "bfloat16", ""), ("quack", "", 2**20, "float32", MANY)),
+    ("quack", "16 bits in, float32 out", 4096, "bfloat16", ""),
+    ("quack", "16 bits in, float32 out", 4100, "bfloat16", "QuACK needs cols % 8 == 0"),
+    ("quack", "scale and mask", 4096, "float32", f"QuACK {NOT_OFFERED}"),
+    ("quack", "gradient of softmax", 131072, "float32", ""),
+    ("quack", "gradient of softmax", 524288, "float32", MANY),
+    ("quack", "cross-entropy", 50257, "float32", ""),
+    *(("torch", "", 50257, "bfloat16", ""), ("compile", "", 2**20, "float32", "")),
+    *(("cudnn", "", 77, "float32", ""), ("cudnn", "log-softmax", 50257, "float32", "")),
+    ("cudnn", "scale and bias", 8, "float32", f"cuDNN {NOT_OFFERED}"),
+    ("flashinfer", "", 50257, "float32", ""),
+    ("flashinfer", "", 4096, "bfloat16", "FlashInfer's softmax takes float32 alone"),
+]
+
+
+@pytest.mark.parametrize(("baseline", "group", "cols", "dtype", "why"), REFUSED)
+def test_what_a_baseline_refuses(baseline, group, cols, dtype, why) -> None:
+    problem = GROUPS[group].problem(8, cols, dtype) if group else Problem(64, cols, dtype)
+    answer = baselines.refusal(baseline, problem)
+    assert answer.startswith(why) and bool(answer) == bool(why)
+
+
+def test_cudnn_is_told_algorithm_mode_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: dict[str, tuple] = {}
 
     class Library:
         def __getattr__(self, name: str):
-            return record(name)
+            def function(*arguments) -> int:
+                calls[name] = tuple(getattr(one, "value", one) for one in arguments)
+                return 0
 
-    stream = SimpleNamespace(ptr=77)
+            return function
+
+    fake = fake_cupy([])
+    fake.cuda.get_current_stream = lambda: SimpleNamespace(ptr=77)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setattr(interop, "cudnn", lambda: Library())
     monkeypatch.setattr(interop, "cudnn_handle", lambda: ctypes.c_void_p(5))
-    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
-    x, y = (SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (1024, 2048))
-    baselines.candidate("cudnn", Problem(3, 500, "bfloat16")).run(x, y)
-    calls = {name: arguments for name, *arguments in calls}
-    assert calls["cudnnSetTensor4dDescriptor"][1:] == [0, 9, 3, 500, 1, 1]
-    assert calls["cudnnSetStream"] == [5, 77]
-    handle, algorithm, mode, _, _, source, _, _, result = calls["cudnnSoftmaxForward"]
-    assert (handle, algorithm, mode, source, result) == (5, 1, 0, 1024, 2048)
+    array = [SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (512, 1024, 2048)]
+    baselines.candidate("cudnn", Problem(3, 500, "bfloat16")).run(*array[:2])
+    assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 9, 3, 500, 1, 1)
+    assert calls["cudnnSetStream"] == (5, 77) and calls["cudnnSoftmaxForward"][:3] == (5, 1, 0)
+    problem = GROUPS["any axis"].problem(10, 7, "bfloat16", 5)
+    baselines.candidate("cudnn", problem).run(*array[:2])
+    assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 9, 2, 7, 5, 1), "2 images of 7 channels"
+    forward = calls["cudnnSoftmaxForward"]
+    assert forward[1:3] == (1, 1) and (forward[5], forward[8]) == (512, 1024)
+    problem = GROUPS["gradient of log-softmax"].problem(10, 7, "float32")
+    baselines.candidate("cudnn", problem).run(*array)
+    assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 0, 10, 7, 1, 1)
+    backward = calls["cudnnSoftmaxBackward"]
+    assert backward[1:3] == (2, 0) and [backward[place] for place in (5, 7, 10)] == [
+        512,
+        1024,
+        2048,
+    ]
+
+
+# ---- the comparisons -----------------------------------------------------------------------------
+
+
+def test_contests_are_each_once_and_ours_takes_them_all() -> None:
+    compared = entries()
+    assert len({*compared}) == len(compared) > 60
+    for problem in compared:
+        rows, cols = problem.shape
+        assert chosen(problem), name_of(problem)
+        assert abs(rows * cols / 2**27 - 1) < 0.02 or cols == 8192
+        assert problem.features != (("MASK", 2),) or rows % cols == 0, "eager masks whole squares"
+    assert {*map(group_of, compared[:20])} == {*GROUPS}, "something of each first"
+
+
+def test_a_problem_of_a_group_is_named_after_it() -> None:
+    problem = GROUPS["any axis"].problem(14, 100, "bfloat16", 7)
+    assert chosen(problem) == "13_any_axis"
+    assert name_of(problem) == "any axis, 2 x 100 x 7 bfloat16"
+    assert name_of(Problem(14, 100, "bfloat16")) == "14 x 100 bfloat16"
+    both = {"DROPOUT": 1, "LOG": 1}
+    assert chosen(Problem(8, 64, operation="softmax_backward", features=both)) == "", "none has it"

@@ -68,7 +68,7 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
     for compute, text in (
         (lambda x: 0 * x, "all zero"),
         (lambda x: reference(x) * 1.02, "are wrong"),
-        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in y"),
+        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in its output"),
     ):
         makers["wrong"] = fake_maker(fake_cupy, compute, check_softmax)
         with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.catalogue import store
 from helpers.measure import bench, campaign, workers
-from helpers.measure.campaign import Campaign, Task, add_shared_options
+from helpers.measure.campaign import Campaign, CampaignTask, add_shared_options
 from helpers.measure.records import Case
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
@@ -20,7 +20,7 @@ MEASURED: list[Problem] = []
 
 
 @dataclass(frozen=True)
-class Made(Task):
+class Made(CampaignTask):
     """A step at a problem. 32 rows are interrupted or fail, as often as `fails` says."""
 
     at: Problem
@@ -38,7 +38,7 @@ class Made(Task):
             raise Failure("no room", self.how)
         return [made_up.case("01_naive", self.at)]
 
-    def without(self, failure: Failure) -> tuple[Task | None, bool]:
+    def without(self, failure: Failure) -> tuple[CampaignTask | None, bool]:
         if failure.culprit == "torch":
             return replace(self, left_out="torch"), False
         return None, True

@@ -255,7 +255,7 @@ def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
     [
         (lambda x: 0 * x, "all zero"),
         (lambda x: reference(x) * 1.02, "are wrong"),
-        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in y"),
+        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in its output"),
     ],
 )
 def test_wrong_output_has_no_time(compute, text: str, machine) -> None:

@@ -35,7 +35,7 @@ from ...problem.shapes import (
 from ...run.execute import to_gpu
 from ...run.references import make_input
 from .. import bench
-from ..campaign import Campaign, Task
+from ..campaign import Campaign, CampaignTask
 from ..gpu_arrays import buffers, host_arrays, later, with_room
 from ..records import families_of, launch_of, step_hash
 
@@ -227,7 +227,7 @@ class ProfilerFile(ABC, Generic[Kind]):
 
 
 @dataclass(frozen=True)
-class Batch(Task):
+class ToolTask(CampaignTask):
     """One run of a tool for a file."""
 
     part: ProfilerFile
@@ -256,7 +256,7 @@ def update(make: type[ProfilerFile], options: argparse.Namespace) -> int:
         and not store.changed(one.run.versions, campaign.run.versions)
     }
     missing = [key for key in wanted if options.fresh or key not in valid]
-    batches = [Batch(part, one) for one in part.batches(missing, options.steps)]
+    batches = [ToolTask(part, one) for one in part.batches(missing, options.steps)]
     print(f"{part.title}: {len(batches) or 'no'} batches to run", flush=True)
     status = campaign.end(campaign.measure(batches))
     if not batches and 0 < len(campaign.known) < len(known):
