@@ -12,7 +12,7 @@ from helpers.base import gpu, paths
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, registry, store
 from helpers.catalogue.registry import WITHOUT_FILE
-from helpers.catalogue.store import Run
+from helpers.catalogue.store import Observation, Run
 from helpers.measure import bench, workers
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY
@@ -110,6 +110,17 @@ def on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple) -> Non
 def no_kernel(*_) -> bench.Candidate:
     """A candidate that does nothing."""
     return bench.Candidate(lambda x, y: None, {}, {}, None)
+
+
+def refused(one: Observation, old: str, new: str, said: str) -> None:
+    """Once a text in the file of an observation is another, reading it names file, line and key."""
+    store.write(type(one), FOLDER, [one])
+    path = store.path_of(type(one), FOLDER)
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=rf"^{FOLDER}/{path.stem}\.jsonl{said}") as caught:
+        store.read(type(one), FOLDER)
+    assert "\n" not in str(caught.value)
 
 
 OURS = "06_registers"  # in a comparison

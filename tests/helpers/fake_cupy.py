@@ -30,7 +30,8 @@ NAMES = "isnan where empty empty_like exp log concatenate hsplit float32 uint32 
 
 
 def fake_cupy(calls: list, **more) -> SimpleNamespace:
-    """`calls` are those of the capture that goes on; what runs appends its own."""
+    """`calls` are those of the capture that goes on; what runs appends its own. `more` replaces
+    functions of cupy or cupy.cuda."""
     stream = FakeStream(calls)
     event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
     device = SimpleNamespace(attributes={"L2CacheSize": 4000}, synchronize=lambda: None)
@@ -41,6 +42,8 @@ def fake_cupy(calls: list, **more) -> SimpleNamespace:
         get_elapsed_time=lambda start, stop: 2.0,
         get_current_stream=lambda: stream,
     )
+    for name in vars(cuda).keys() & more.keys():
+        setattr(cuda, name, more.pop(name))
     found = {name: getattr(np, name) for name in NAMES}
     fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **found, **more)
     fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)

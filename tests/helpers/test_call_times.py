@@ -73,22 +73,9 @@ def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
     assert not case().holds([OURS, TORCH, "quack"])
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("]}}\n", "\n", "is not valid JSON or is truncated: "),
-        ('"graph_us":{"ours":[3', '"graph_us":{"ours":[-3', r"graph_us\.ours\[0\] is -3.0, not"),
-        ('"rows"', '"r"', "problem lacks rows"),
-        ('"host_us":{"ours"', '"host_us":{"mine"', "the object is refused: host_us lacks ours"),
-        ("5.0]}}", '5.0]},"odd":1}', "the object has a key 'odd', which this version"),
-    ],
-)
-def test_a_damaged_case_is_named(record, old: str, new: str, said: str) -> None:
-    path = store.path_of(CallTimes)
-    assert path.read_text().count(old) == 1
-    path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(ValueError, match=rf"^nvidia-h200/calls\.jsonl, line 2:? {said}"):
-        store.read(CallTimes)
+def test_a_case_without_ours_is_refused(record) -> None:
+    said = ", line 2: the object is refused: host_us lacks ours"
+    made_up.refused(case(), '"host_us":{"ours"', '"host_us":{"mine"', said)
 
 
 def test_all_cases_together_say_how_far_ahead_and_behind() -> None:

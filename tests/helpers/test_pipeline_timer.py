@@ -18,12 +18,13 @@ from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from helpers.run.check import check_copy, check_softmax
 from helpers.run.references import reference
+from tests.helpers.fake_cupy import FakeStream, fake_cupy
 
 WRITE, SWEEP, READ = 2.0, 30.0, 1.0  # microseconds
 LARGE = 101, 40  # no room in the L2: timed fresh alone
 
 
-class Machine:
+class Machine(FakeStream):
     """A GPU whose every call costs what it is told to; a graph runs its calls again."""
 
     def __init__(self) -> None:
@@ -43,14 +44,6 @@ class Machine:
             call()
         else:
             self.captured.append(call)
-
-    # ---- as CuPy has it
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_) -> None: ...
-    def synchronize(self) -> None: ...
 
     def begin_capture(self) -> None:
         self.captured = []
@@ -91,18 +84,13 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    device = SimpleNamespace(attributes={"L2CacheSize": 4000}, synchronize=lambda: None)
-    cuda = SimpleNamespace(
+    fake = fake_cupy(
+        [],
         Stream=lambda non_blocking: made,
         Event=made.event,
-        Device=lambda: device,
         get_elapsed_time=lambda start, stop: (stop.us - start.us) / 1e3,
         get_current_stream=lambda: made,
     )
-    names = "isnan where empty empty_like float32 uint32 uint16 exp log concatenate hsplit".split()
-    numpy_names = {name: getattr(np, name) for name in names}
-    fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **numpy_names)
-    fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setitem(pipeline_timer.PROTOCOL, "warmup_s", 0)
     monkeypatch.setattr(
