@@ -180,6 +180,14 @@ def test_nobody_is_timed_before_all_are_right(fake_cupy, monkeypatch) -> None:
     assert timed == []
 
 
+def test_a_graph_that_writes_nothing_has_no_time(fake_cupy: list) -> None:
+    """The output of the calls before it is poisoned."""
+    makers = {bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy)}
+    makers["idle"] = fake_maker([], reference, check_softmax)  # its calls are not captured
+    with pytest.raises(Failure, match="^idle: wrong result: left NaN in its output"):
+        bench.measure(makers, SMALL)
+
+
 def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:
     """The macro that kernels read stays as it was: the launch alone is another."""
     enqueued = []
