@@ -59,22 +59,6 @@ __device__ __forceinline__ uint4 load(const uint4* from)
     return STREAMING ? __ldcs(from) : PROGRAMMATIC ? __ldca(from) : *from;
 }
 
-// After a programmatic launch a grid starts while the grid before it on the stream still runs. Both
-// functions do nothing after an ordinary launch.
-
-// Lets the next grid start early, if it was launched with programmatic stream serialization: as
-// soon as every block of this one has said so or has ended.
-__device__ __forceinline__ void launch_dependents()
-{
-    asm volatile("griddepcontrol.launch_dependents;");
-}
-
-// Waits until the grid before has ended and its writes are visible.
-__device__ __forceinline__ void wait_for_previous_grid()
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 // ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -88,11 +72,11 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Mes
     const int packs = cols / width;
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
-    // touch x or slots before that is done. The next grid may start once every block of this one
+    // touch x or slots before that has ended. The next grid may start once every block of this one
     // is here or has ended: so it takes no room that a block of this one needs.
     if (PROGRAMMATIC) {
-        launch_dependents();
-        wait_for_previous_grid();
+        asm volatile("griddepcontrol.launch_dependents;");
+        asm volatile("griddepcontrol.wait;" ::: "memory");
     }
 
     for (int row = blockIdx.x / BLOCKS; row < rows; row += gridDim.x / BLOCKS) {

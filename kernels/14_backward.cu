@@ -40,9 +40,9 @@
 // was masked, and softmax is computed again. DROPOUT=1: dy is the gradient with respect to what
 // dropout left of y in 12_fused.cu; p, seed and offset tell what it dropped, and a CUDA graph holds
 // them. Then y must be softmax before dropout, which 12_fused.cu does not write. With p = 1 dx is
-// 0. Where a column was masked, y is 0 and so is dx; with LOG dx is scale * dy there, and the caller
-// must set it to 0. Columns that a causal mask hid are loaded like the others. scale is 1 where x
-// was not scaled. A row must be whole packs of 16 bytes; dx must overlap neither y nor dy. A row
+// 0. Where a column was masked, y is 0 and so is dx; with LOG dx is scale * dy there, which the
+// caller must set to 0. Columns that a causal mask hid are loaded like the others. scale is 1 where
+// x was not scaled. A row must be whole packs of 16 bytes; dx must overlap neither y nor dy. A row
 // whose softmax is NaN gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be allowed
 // once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
 

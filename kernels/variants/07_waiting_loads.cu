@@ -28,6 +28,7 @@
 #endif
 
 #include "../include/formats.cuh"
+#include "../include/reductions.cuh"
 
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
               "WIDTH columns are one access: 1, 2, 4 or, of 2 bytes each, 8");
@@ -39,28 +40,6 @@ static_assert(PACKS >= 1 && ROWS >= 1, "a lane has at least one pack of at least
 struct alignas(WIDTH * sizeof(T)) Pack {
     T column[WIDTH];
 };
-
-// exp(value) as the hardware computes it: 2^(value * log2(e)).
-__device__ __forceinline__ float exponential(float value)
-{
-    return exp2f(value * 1.44269504f);
-}
-
-// The largest value of the lanes of a row, in each of them.
-__device__ __forceinline__ float lanes_max(float value)
-{
-    for (int distance = LANES / 2; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum over the lanes of a row, in each of them.
-__device__ __forceinline__ float lanes_sum(float value)
-{
-    for (int distance = LANES / 2; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
 
 extern "C" __global__ void __launch_bounds__(128)
 softmax_waiting_loads(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
@@ -74,7 +53,6 @@ softmax_waiting_loads(const T* __restrict__ x, T* __restrict__ y, int rows, int 
     // ---- load -----------------------------------------------------------------------------------
     // Load all rows of this thread before using any, as it seems. Lanes past the end of a row, or
     // past the last row, take part in the shuffles with -inf.
-    const float minus_inf = __int_as_float(0xff800000);
     float v[ROWS][PACKS][WIDTH];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -87,29 +65,29 @@ softmax_waiting_loads(const T* __restrict__ x, T* __restrict__ y, int rows, int 
             if (row < rows && pack < packs) loaded = from[pack];
 #pragma unroll
             for (int c = 0; c < WIDTH; ++c)
-                v[r][k][c] = row < rows && pack < packs ? float(loaded.column[c]) : minus_inf;
+                v[r][k][c] = row < rows && pack < packs ? float(loaded.column[c]) : minus_inf();
         }
     }
 
     // ---- reduce, exchange, write: row by row ----------------------------------------------------
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        float largest = -3.402823466e+38f;  // finite: see 02_online.cu
+        float largest = lowest;
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
             for (int c = 0; c < WIDTH; ++c) largest = fmaxf(largest, v[r][k][c]);
-        const float row_max = lanes_max(largest);
+        const float row_max = warp_max<LANES>(largest);
 
         float sum = 0.0f;
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
             for (int c = 0; c < WIDTH; ++c) {
-                v[r][k][c] = exponential(v[r][k][c] - row_max);
+                v[r][k][c] = fast_exp(v[r][k][c] - row_max);
                 sum += v[r][k][c];
             }
-        const float scale = 1.0f / lanes_sum(sum);
+        const float scale = 1.0f / warp_sum<LANES>(sum);
 
         const long long row = first + r * together;
         Pack* to = reinterpret_cast<Pack*>(y + row * cols);
