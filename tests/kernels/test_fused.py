@@ -31,7 +31,7 @@ MISTAKES = [
     ("no scale", {}, "fmaf(from.x, scale, ", "fmaf(from.x, 1.0f, "),
     ("bias of the first row", {"BIAS": 1}, "row % bias_rows", "0"),
     ("bias scaled too", {"BIAS": 1}, "fmaf(from.x, scale, plus.x", "scale * (from.x + plus.x"),
-    ("mask the other way", {"MASK": 1}, "masked[c])", "!masked[c])"),
+    ("mask the other way", {"MASK": 1}, "return MASK == 1 && ", "return MASK == 1 && !"),
     ("mask without repetition", {"MASK": 1}, "row / mask_repeat % mask_rows", "row % mask_rows"),
     ("a finite number for -inf", {"MASK": 1}, "__int_as_float(0xff800000)", "-10000.0f"),
     ("whole packs of the future", {"MASK": 2}, "MASK == 2 && c >= here", "MASK == 2 && 0 >= here"),
@@ -45,7 +45,7 @@ MISTAKES = [
     ("rows alike", {"DROPOUT": 1}, "width / 8, row,", "width / 8, 0,"),
     ("half an offset", {"DROPOUT": 1}, "offset >> 32)", "0)"),
     ("half a seed", {"DROPOUT": 1}, "seed >> 32)", "0)"),
-    ("what stays as it was", {"DROPOUT": 1}, "DROPOUT ? dropout.factor() : 1.0f", "1.0f"),
+    ("what stays as it was", {"DROPOUT": 1}, " * dropout.factor()", ""),
     ("the first pack again", {"DROPOUT": 1}, "drawn[i / columns]", "drawn[0]"),
 ]
 
