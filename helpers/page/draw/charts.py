@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...base.arguments import checked
@@ -72,6 +72,7 @@ def bar_chart(
     log: bool = False,
 ) -> tuple[Figure, Axes]:
     """The figure of `bars` or `dots`. `colors` belong to labels or parts; None has no bar."""
+    from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
     if not values:
@@ -99,6 +100,7 @@ def bar_chart(
     figure, axes = style.chart(title, 1.0 + 0.3 * bool(limit) + 0.3 * stacked + top)
     shown = [value for numbers in table.values() for value in numbers.values()]
     span = max(shown) - min(shown) if dots else max(map(abs, shown))
+    longest = max(sum(numbers.values()) for numbers in table.values())
     form = short if log else f"{{:.{_decimals(shown, span)}f}}".format
     if log:
         axes.set_xscale("log", base=2)
@@ -123,6 +125,10 @@ def bar_chart(
                 axes.plot(value, y, "o", markersize=8, zorder=5, **look)
             else:
                 axes.barh(y, value, 0.9 * thick, left=begin, **look)
+            if stacked and value > 0.016 * len(form(value)) * longest:  # it fits
+                inside = {"ha": "center", "va": "center", "fontsize": 9}
+                inside["color"] = style.ink_on(colors[part])
+                axes.text(begin + value / 2, y, form(value), **inside)
             begin += value * stacked
             if not stacked:
                 text = form(value) + (f"  {part}" if beside and label == next(iter(table)) else "")
@@ -136,7 +142,11 @@ def bar_chart(
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(unit)
     if stacked:
-        _name_parts(axes, table, parts, colors, places, bool(limit), form)
+        keys = [Patch(color=colors[part]) for part in parts]
+        key = {"frameon": False, "fontsize": 9.5, "handlelength": 1, "handleheight": 1}
+        key |= {"bbox_to_anchor": (0, 1), "borderaxespad": 1.8 if limit else 0.2}
+        across = 3 if max(map(len, parts)) > 16 else 4
+        axes.legend(keys, parts, loc="lower left", ncols=across, columnspacing=1.2, **key)
     return figure, axes
 
 
@@ -191,10 +201,8 @@ def curves(
     axes.set_ylabel(y)
     if limit:
         axes.axhline(limit[1], **DASHED)
+        axes.set_title(f"dashed: {limit[0]}", fontsize=9.5, fontweight="normal", loc="left")
     labels.at_ends(axes, ends)
-    if limit:
-        places = [(x, limit[1]) for x in axes.get_xlim()]
-        labels.beside(axes, places, limit[0], ((4, 3), (-4, 3), (4, -3), (-4, -3)), fontsize=9.5)
     style.finish(figure, title, says)
 
 
@@ -307,15 +315,14 @@ def plain(value: float, _: int = 0) -> str:
     return f"{value:.10g}"
 
 
-def scales(axes: Axes, xs: Sequence[float], logx: bool, logy: bool) -> None:
-    """Logarithmic axes with plain numbers that double at each tick, or linear ones that start at
-    zero."""
+def scales(axes: Axes, xs: Sequence[float], logx: bool = True, logy: bool = False) -> None:
+    """Logarithmic axes with plain numbers, x with at most eight powers of two, or linear ones; y
+    starts at zero then."""
     if logx:
+        low, high = math.ceil(math.log2(min(xs))), math.floor(math.log2(max(xs)))
+        ticks = [2.0**power for power in range(low, high + 1, max(1, math.ceil((high - low) / 7)))]
         axes.set_xscale("log", base=2)
-        powers = all(math.log2(x).is_integer() for x in xs if x > 0)
-        axes.xaxis.set_major_formatter(plain)
-        if powers and len({*xs}) <= 8:
-            axes.set_xticks(sorted({*xs}))
+        axes.set_xticks(ticks or [*xs], [plain(tick) for tick in ticks or xs])
     if logy:
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(plain)
@@ -352,44 +359,3 @@ def _is_number(value: float | None) -> bool:
 
 def _fields(rows: Sequence[object], cols: Sequence[object]) -> list[tuple[object, object]]:
     return [(row, col) for row in rows for col in cols]
-
-
-def _name_parts(
-    axes: Axes,
-    table: Mapping[str, Mapping[str, float]],
-    parts: Sequence[str],
-    colors: Mapping[str, str],
-    places: Mapping[tuple[str, str], float],
-    limit: bool,
-    form: Callable[[float], str],
-) -> None:
-    """The names of the parts above the bars, each with a square of its colour, and values where
-    they fit."""
-    from matplotlib.patches import Patch
-
-    across = min(3 if max(map(len, parts)) > 16 else 4, len(parts))
-    ordered = [part for column in range(across) for part in parts[column::across]]  # in lines
-    axes.legend(
-        [Patch(color=colors[part]) for part in ordered],
-        ordered,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        borderaxespad=1.8 if limit else 0.2,  # above the name of the limit
-        ncols=across,
-        frameon=False,
-        fontsize=9.5,
-        handlelength=1,
-        handleheight=1,
-        columnspacing=1.2,
-    )
-    axes.figure.draw_without_rendering()
-    for label, numbers in table.items():
-        begin = 0.0
-        for part, value in numbers.items():
-            middle = {"ha": "center", "va": "center", "fontsize": 9}
-            middle["color"] = style.ink_on(colors[part])
-            text = axes.text(begin + value / 2, places[label, part], form(value), **middle)
-            begin += value
-            left, right = axes.transData.transform([(begin - value, 0), (begin, 0)])[:, 0]
-            if text.get_window_extent().width + 4 > right - left:
-                text.set_visible(False)

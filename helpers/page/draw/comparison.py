@@ -249,12 +249,10 @@ def _lines(cases: Sequence[Comparison], title: str):
         axes.plot(cols, shares, **look._asdict(), **wide)
         size = 11.5 if bold else 10
         ends.append(labels.End(cols[-1], shares[-1], title_of(name), look.color, size, bold))
-    charts.scales(axes, [case.cols for case in cases], True, False)
-    columns = sorted({case.cols for case in cases})
-    axes.set_xticks(columns[:: 1 if len(columns) < 8 else 2])
+    charts.scales(axes, [case.cols for case in cases])
     axes.set_xlabel("columns per row")
     axes.set_ylabel("fraction of copy bandwidth")
-    labels.add(axes, columns[0], 1, "a copy", (0, 4), color=style.BLACK, fontweight="bold")
+    axes.set_title("dashed: a copy", fontsize=9.5, fontweight="normal", loc="left")
     labels.at_ends(axes, ends)
     return figure
 

@@ -45,7 +45,8 @@ def _parts(figure: Figure) -> Iterator[list]:
         yield from filter(None, map(_artist, _artists(axes)))
         if legend := axes.get_legend():
             for word, key in zip(legend.get_texts(), legend.legend_handles, strict=True):
-                yield ["key", *_words(word), *_key(key)]
+                look = _look(key) if hasattr(key, "get_hatch") else [str(key.get_marker())]
+                yield ["key", *_words(word), *look]
 
 
 def _artists(axes: Axes) -> Iterator[Artist]:
@@ -90,13 +91,6 @@ def _artist(artist: Artist) -> list | None:
         looks = faces, edges, _numbers(artist.get_linewidth()), artist.get_hatch()
         return ["collection", *looks, paths, _numbers(artist.get_offsets())]
     raise TypeError(f"_artist describes no {type(artist).__name__}: add it, with a test")
-
-
-def _key(mark) -> list:
-    """A square or a marker of a legend; its place depends on the size of words."""
-    if hasattr(mark, "get_marker"):
-        return [*_colors([mark.get_color()]), str(mark.get_marker())]
-    return _look(mark)
 
 
 def _look(patch) -> list:

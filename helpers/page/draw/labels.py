@@ -14,15 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
 GAP = 3  # pixels between two labels
-MARK = 4.0  # cost of hiding a mark; hiding a line costs its width in points
-NO_MARKER = ("", " ", "None", "none", None)
-# (right, up) offsets in points from a place to its text.
-RIGHT, LEFT, ABOVE, BELOW = (9, 0), (-9, 0), (0, 9), (0, -9)
-CORNERS = ((8, 8), (-8, 8), (8, -8), (-8, -8))
-AROUND = (RIGHT, LEFT, ABOVE, BELOW, *CORNERS)
-# For a line only the right: elsewhere the label might belong to another line.
-NEAR_END = (RIGHT, (8, 3), (8, -3), (8, 8), (8, -8))
-# Farther away where the lines are dense, with a connecting line.
+# (right, up) offsets in points from the end of a line to its name, then farther away where lines
+# are dense, with a connecting line.
+RIGHT = (9, 0)
+NEAR = (RIGHT, (8, 3), (8, -3), (8, 8), (8, -8))
 FAR = tuple((right, up) for up in (24, -24, 42, -42, 60, -60) for right in (24, -24, 48, -48))
 
 
@@ -89,7 +84,7 @@ def at_ends(axes: Axes, ends: Sequence[End]) -> None:
     push_apart(column)
     for end in sorted(ends, key=lambda end: -end.y):
         if end.x < last:
-            _beside(axes, [(end.x, end.y)], end.text, NEAR_END, **_style(end))
+            _beside(axes, end)
 
 
 def _style(end: End) -> dict:
@@ -148,94 +143,30 @@ def spread(middles: Sequence[float], heights: Sequence[float]) -> list[float]:
     return [mean + start for mean, start in zip(means, starts, strict=True)]
 
 
-def beside(
-    axes: Axes,
-    places: Sequence[tuple[float, float]],
-    text: str,
-    sides: Sequence[tuple[float, float]] = AROUND,
-    **style,
-) -> Annotation:
-    """Place a text at the place and side where it hides least, earlier ones first; farther away
-    with a connecting line if it would hide something everywhere."""
-    axes.figure.draw_without_rendering()  # now all positions are known
-    return _beside(axes, places, text, sides, **style)
-
-
-def _beside(
-    axes: Axes,
-    places: Sequence[tuple[float, float]],
-    text: str,
-    sides: Sequence[tuple[float, float]],
-    **style,
-) -> Annotation:
-    label = add(axes, *places[0], text, (1, 1), **style)
-    size, drawn = label.get_window_extent(), _Drawn(axes, label)
-    label.remove()
-    tried = []
-    for side in (*sides, *FAR):
-        for place in places:
-            start = axes.transData.transform(place)
-            cost = drawn.hidden(_box(start, side, size, axes.figure.dpi), start, side in FAR)
-            tried.append((cost, len(tried), place, side))
-        if side == sides[-1] and min(tried)[0] == 0:
-            break
-    _, _, (x, y), side = min(tried)
-    label = add(axes, x, y, text, side, **style, **FONT_PLACED)
+def _beside(axes: Axes, end: End) -> None:
+    """Name a line where the name hides least, and nearest where that does not matter."""
+    trial = add(axes, end.x, end.y, end.text, RIGHT, **_style(end))
+    size = trial.get_window_extent()
+    trial.remove()
+    place = axes.transData.transform((end.x, end.y))
+    sides = [(_hidden(axes, place, side, size), number) for number, side in enumerate(NEAR + FAR)]
+    side = (NEAR + FAR)[min(sides)[1]]
+    label = add(axes, end.x, end.y, end.text, side, **_style(end), **FONT_PLACED)
     if side in FAR:
         _thread(label, side)
-    return label
 
 
-def _box(start: Sequence[float], side: tuple[float, float], size: Bbox, dpi: float) -> Bbox:
-    """The position in pixels at which `add` puts a text of a given size on a side of a place."""
+def _hidden(axes: Axes, place: Sequence[float], side: tuple[float, float], size: Bbox) -> int:
+    """The lines, and ten times the words and edges, that a text beside a place would hide."""
     from matplotlib.transforms import Bbox
 
-    right, up = side
-    x, y = start[0] + right * dpi / 72, start[1] + up * dpi / 72
-    x -= size.width * (0 if right > 0 else 1 if right < 0 else 0.5)
-    y -= size.height * (0.5 if not up else 0 if up > 0 else 1)
-    return Bbox.from_bounds(x, y, size.width, size.height)
-
-
-class _Drawn:
-    """Everything that a new label may hide, in pixels."""
-
-    def __init__(self, axes: Axes, label: Annotation):
-        self.area = axes.get_window_extent()
-        self.lines = [
-            (
-                line.get_linewidth(),
-                line.get_marker() not in NO_MARKER,
-                line.get_path().transformed(line.get_transform()),
-            )
-            for line in axes.lines
-        ]
-        arrows = [text.arrow_patch for text in axes.texts if text.arrow_patch]
-        self.lines += [
-            (arrow.get_linewidth(), False, arrow.get_path().transformed(arrow.get_transform()))
-            for arrow in arrows
-        ]
-        self.point = axes.figure.dpi / 72  # pixels
-        others = (text for text in axes.texts if text is not label and text.get_text())
-        self.texts = [text.get_window_extent().padded(2) for text in others]
-        self.right = max(self.area.x1, *(text.x1 for text in self.texts), 0)  # names of lines
-
-    def hidden(self, box: Bbox, start: Sequence[float], far: bool) -> float:
-        """The cost of what a text, and its connecting line if it is far, would hide: thick lines
-        cost more than thin ones, data marks more than any line, and other texts and the edge of the
-        axes most."""
-        from matplotlib.path import Path
-
-        area, near = self.area, box.expanded(1 + 22 / box.width, 1 + 8 / box.height)
-        out = box.x0 < area.x0 or box.x1 > self.right or box.y0 < area.y0 or box.y1 > area.y1
-        cost = 10.0 * out + 1.5 * far
-        for width, marked, path in self.lines:
-            thick = box.padded(width / 2 * self.point)
-            cost += width * path.intersects_bbox(thick, filled=False)
-            if any(near.contains(*point) for point in path.vertices):
-                cost += MARK if marked else width
-        thread = Path([start, ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)])
-        for other in self.texts:
-            cost += 10 * box.overlaps(other)
-            cost += 10 * (far and thread.intersects_bbox(other, filled=False))
-        return cost
+    (right, up), point = side, axes.figure.dpi / 72
+    x, y = place[0] + right * point, place[1] + up * point
+    x -= size.width * (right < 0)
+    y -= size.height * (0.5 if not up else up < 0)
+    box, area = Bbox.from_bounds(x, y, size.width, size.height), axes.get_window_extent()
+    paths = [line.get_path().transformed(line.get_transform()) for line in axes.lines]
+    lines = sum(path.intersects_bbox(box.padded(1.5 * point), filled=False) for path in paths)
+    words = [text.get_window_extent().padded(2) for text in axes.texts if text.get_text()]
+    out = box.x0 < area.x0 or box.y0 < area.y0 or box.y1 > area.y1
+    return lines + 10 * (out + sum(box.overlaps(other) for other in words))

@@ -134,6 +134,8 @@ ACROSS, WIDE, HIGH, GAP = 8, 8.5, 6, 1.5  # sectors of a line; the size of one
 
 def figure_of_lost_time() -> tuple[Figure, list[Bar]]:
     """Return (figure, its bars)."""
+    from matplotlib.ticker import MaxNLocator
+
     bars = lost_time_bars()
     bottom, longest = TOP + ROW * len(bars), max(bar.ms for bar in bars)
     axes, scale = canvas(bottom + 42), (RIGHT - LEFT - DIGITS) / longest
@@ -155,10 +157,10 @@ def figure_of_lost_time() -> tuple[Figure, list[Bar]]:
     axes.plot([at, at], [TOP - 16, bottom], color=style.BLACK, linestyle="--", linewidth=1.3)
     words(axes, at + 6, TOP - 12, f"a copy: {copy:.2f} ms", 10.5, fontweight="bold")
     axes.plot([LEFT, RIGHT], [bottom, bottom], color=style.BLACK, linewidth=0.9)
-    for tick in range(0, math.ceil(longest) + 1, 2):
+    for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, longest):
         at = LEFT + scale * tick
         axes.plot([at, at], [bottom, bottom + 4], color=style.BLACK, linewidth=0.9)
-        words(axes, at, bottom + 13, str(tick), 10, ha="center")
+        words(axes, at, bottom + 13, f"{tick:g}", 10, ha="center")
     case = bars[0].case
     unit = f"milliseconds ({case.at.place()} {case.dtype}, {case.run.device['name']})"
     words(axes, LEFT, bottom + 31, unit, 10)

@@ -26,7 +26,7 @@ from ...problem.shapes import (
 )
 from ..predict import mine_of, outcome
 from ..replay import recorded_beside
-from . import labels, style
+from . import charts, labels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -203,7 +203,7 @@ class Pair:
     @property
     def expected(self) -> float | None:
         """The share of a copy that we predicted there."""
-        if self.after.step == COPY or self.at != self.predicted_at:
+        if self.at != self.predicted_at:
             return None
         return records.predictions().get(self.after.step, {}).get("share")
 
@@ -230,8 +230,6 @@ class Pair:
     def finding(self) -> str:
         """The title: what came out."""
         name, where = _name(self.after), f"at {self.where}"
-        if self.ratio is None and self.after.step == COPY:
-            return f"{name}: {self.case.gbps:.0f} GB/s {where}"
         if self.ratio is None:
             return f"{name}: {self.case.share:.2f} of {self.ceiling}'s speed {where}"
         if abs(self.ratio - 1) < 0.01:
@@ -245,14 +243,12 @@ class Pair:
         shares = [f"{self.expected:.2f} predicted"] if self.expected else []
         shares += [f"{mine:.2f} by you"] if mine else []
         shares += [f"PyTorch {self.torch[self.at].share:.2f}"] if self.at in self.torch else []
-        if self.after.step != COPY and round(case.share, 2) > 1:
+        if round(case.share, 2) > 1:
             best = best_copy(best_copies(gpu_folder(self.after.device["name"])), case)
             shares += [f"best copy {best:.2f}"] if best else []
         parts = [f"{_name(self.after)} at {self.where}: {rate}"]
-        if self.after.step != COPY:
-            parts.append(f"{case.share:.2f} of {self.ceiling}")
-        if shares:
-            parts[-1] += f" ({', '.join(shares)})"
+        beside = f" ({', '.join(shares)})" if shares else ""
+        parts.append(f"{case.share:.2f} of {self.ceiling}{beside}")
         if self.ratio is not None:
             parts.append(f"{times(self.ratio)} times as fast as {_name(self.before)}")
         earlier = ", an earlier version" if "earlier version" in self.after.origin() else ""
@@ -334,12 +330,7 @@ def _context(pair: Pair) -> list[Record]:
 
 def _scale(axes: Axes, pair: Pair, ends: list[labels.End]) -> None:
     """The axes of all notebooks, the copy as a line, and the names of lines."""
-    columns = {math.log2(col) for line in axes.lines for col in line.get_xdata()}
-    apart = 2 if max(columns) - min(columns) <= 11 else 3
-    powers = range(math.ceil(min(columns)), math.floor(max(columns)) + 1, apart)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([2**power for power in powers], [str(2**power) for power in powers])
-    axes.minorticks_off()
+    charts.scales(axes, [col for line in axes.lines for col in line.get_xdata()])
     axes.set_ylim(0, max(TOP, 1.02 * max(max(line.get_ydata()) for line in axes.lines)))
     axes.set_ylabel(pair.unit)
     size = round(math.log2(pair.case.rows * pair.case.cols))

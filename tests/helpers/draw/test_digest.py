@@ -160,7 +160,8 @@ def drawn(
     axes.add_patch(FancyArrowPatch((0, 0), (1, bent)))
     axes.add_collection(LineCollection([[(0, 0), (1, edge)]]))
     axes.set(xlim=(-1, 4), ylim=(-1, 4))
-    labels.beside(axes, [(3, 1), (3, 2)][::order], "a name")
+    ends = [labels.End(3, 1, "long", style.BLUE), labels.End(1, 2, "short", style.BLUE)]
+    labels.at_ends(axes, ends[::order])
     return figure
 
 
