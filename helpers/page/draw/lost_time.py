@@ -109,20 +109,19 @@ def _title(bars: Sequence[Bar]) -> str:
 
 
 def _says(bars: Sequence[Bar]) -> str:
-    """What the picture shows, in a sentence each for times and loads."""
+    """What the picture shows: times and loads."""
     steps = [bar for bar in bars if bar.number]
     first, last = steps[0], steps[-1]
     text = f"Softmax of {first.case.at.place()} takes {first.ms:.2f} ms in step {first.number}, "
-    text += f"{last.ms:.2f} ms in step {last.number} and {bars[-1].ms:.2f} ms in {bars[-1].name}; "
-    text += f"a copy takes {last.copy:.2f} ms."
+    text += f"{last.ms:.2f} in step {last.number}, {bars[-1].ms:.2f} in {bars[-1].name}; "
+    text += f"a copy {last.copy:.2f}."
+    if not all(bar.sectors for bar in steps):
+        return text
     loads = [
-        f"{counted(bar.sectors, 'sector')} in step {bar.number}, of which they use "
-        f"{100 * bar.used:.3g}%"
+        f"{counted(bar.sectors, 'sector')} in step {bar.number}, {100 * bar.used:.3g}% of them used"
         for bar in (first, last)
-        if bar.sectors
     ]
-    text += f" With one load, 32 lanes fetch {'; '.join(loads)}." if loads else ""
-    return f"{text} Recorded on {first.case.run.device['name']}."
+    return f"{text} A load of 32 lanes: {'; '.join(loads)}."
 
 
 # ---- the picture, in pixels ---------------------------------------------------------------------
