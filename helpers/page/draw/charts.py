@@ -151,11 +151,11 @@ def bar_chart(
 
 
 def _decimals(values: Sequence[float], span: float) -> int:
-    """Digits after the point of all numbers of a chart: three of what they span, at least one of
-    the smallest, and none if all are whole."""
+    """Digits after the point of all numbers of a chart: three of what they span, one of the
+    smallest that is not negligible, and none if all are whole."""
     if all(value == round(value) for value in values):
         return 0
-    least = min(abs(value) for value in values if value)
+    least = min(abs(value) for value in values if abs(value) > 0.002 * max(map(abs, values)))
     coarse, fine = 2 - math.floor(math.log10(span or least)), -math.floor(math.log10(least))
     return max(0, min(max(coarse, fine), 3))
 

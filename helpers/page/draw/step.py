@@ -392,7 +392,8 @@ def _dots(pair: Pair, mine: float | None) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     shares = [f"{share:.2f}" for share in (*(c.share for c in pair.own.values()), *said.values())]
-    labels.column(axes, 26, "× copy", shares, [look.color] * len(shares), fontweight="bold")
+    head = "× copy" if pair.ceiling == A_COPY else ""
+    labels.column(axes, 26, head, shares, [look.color] * len(shares), fontweight="bold")
     if pair.family == "few":
         times = [microseconds(case.median_us) for case in pair.own.values()]
         labels.column(axes, 74, "us", times)

@@ -57,6 +57,7 @@ def test_numbers_of_a_chart_have_as_many_decimals_as_one_another(shown) -> None:
         ([1000.4, 20.0], ["1000", "20"]),
         ([3, 1.0], ["3", "1"]),
         ([5.0, 0.013], ["5.00", "0.01"]),
+        ([5.5, 0.001], ["5.50", "0.00"]),
         ([0.5, -0.25], ["0.500", "-0.250"]),
     ):
         draw.bars(dict(zip("ab", values, strict=True)), "Loads", "KB", "So.")
