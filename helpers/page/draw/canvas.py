@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from .style import BLACK, BLUE, GREY, INCHES, LIT, PAGE, styled_figure
+from .digest import FONT_PLACED
+from .style import BLACK, BLUE, DARK, GREY, INCHES, LIT, PAGE, styled_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,3 +79,28 @@ def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style
 def end_of(text: Text) -> float:
     """The right end of a text."""
     return text.axes.transData.inverted().transform((text.get_window_extent().x1, 0))[0]
+
+
+class Key(NamedTuple):
+    """A mark of a figure, as its legend shows it, and what it means."""
+
+    text: str
+    fill: str | tuple[float, ...] = "none"
+    edge: str = "none"
+    width: float = 14
+    height: float = 11
+    hatch: str | None = None
+    round: bool = False
+
+
+def legend(axes: Axes, x: float, y: float, keys: Sequence[Key]) -> None:
+    """Keys beside each other, from x on; a Key of width 0 is words alone."""
+    for key in keys:
+        box = Box(x, y - key.height / 2, key.width, key.height)
+        if key.round:
+            rounded(axes, box, radius=key.height / 2, edgecolor=key.edge, **FONT_PLACED)
+        elif key.width:
+            look = {"hatch": key.hatch, **FONT_PLACED}
+            rectangle(axes, box, key.fill, key.edge, 0.8, **look)
+        text = words(axes, box.right + 6 * (key.width > 0), y, key.text, color=DARK, **FONT_PLACED)
+        x = end_of(text) + 18

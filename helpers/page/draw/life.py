@@ -16,7 +16,7 @@ from ...simt.geometry import Place
 from ...simt.hardware import SM_THREADS, WARP
 from ...simt.words import counted
 from .accesses import find_block, in_order, in_words
-from .canvas import Box, canvas, end_of, rectangle, words
+from .canvas import Box, Key, canvas, legend, rectangle, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish, ink
 
 MARKS = {  # kinds of marks in the order of the legend
@@ -26,6 +26,7 @@ MARKS = {  # kinds of marks in the order of the legend
     "other block's": PINK,
     "shuffle": GREEN,
 }
+WAITS = Key("waits", "white", GREY, width=18, hatch="/////")
 BAND = "#EEEEEE"  # a warp executes something without a mark
 LEFT, RIGHT, TOP = 72, PAGE - 16, 70  # pixels
 
@@ -124,7 +125,11 @@ def _draw(found: Life, block: int | Place) -> None:
 
     kinds = {what for warp in found.warps.values() for _, what in warp.marks}
     waited = any(warp.waits for warp in found.warps.values())
-    _legend(axes, [what for what in MARKS if what in kinds], waited, bool(found.barriers))
+    keys = [
+        Key(what, color, width=2.6, height=13) for what, color in MARKS.items() if what in kinds
+    ]
+    keys += [WAITS] * waited + [Key("barrier", BLACK, width=1.3, height=16)] * bool(found.barriers)
+    legend(axes, 10, 46, keys)
     every = -(-14 // pitch)
     for place, (number, warp) in enumerate(found.warps.items()):
         y, high = TOP + place * pitch, pitch - max(3, pitch // 5)
@@ -152,21 +157,6 @@ def _draw(found: Life, block: int | Place) -> None:
 
 def _waiting(axes, box: Box) -> None:
     rectangle(axes, box, "white", GREY, hatch="/////")
-
-
-def _legend(axes, kinds: list[str], waited: bool, met: bool) -> None:
-    x, y = 10, 46
-    for what in kinds:
-        axes.plot([x + 2, x + 2], [y - 7, y + 6], color=MARKS[what], linewidth=2.6)
-        x = end_of(words(axes, x + 9, y, what)) + 16
-    if waited:
-        box = Box(x, y - 6, 18, 12)
-        _waiting(axes, box)
-        rectangle(axes, box, "none", GREY, 0.6)
-        x = end_of(words(axes, x + 24, y, "waits")) + 16
-    if met:
-        axes.plot([x + 2, x + 2], [y - 8, y + 8], color=BLACK, linewidth=1.3)
-        words(axes, x + 9, y, "barrier")
 
 
 def _scale(axes, end: float, at, bottom: float, unit: str) -> None:
@@ -202,6 +192,7 @@ def _sentence(found: Life) -> str:
 # ---- time and slots -----------------------------------------------------------------------------
 
 SLOTS, SCHEDULERS = SM_THREADS // WARP, 4  # of an SM
+WORK = "#8CD3BF"  # a tint of green
 STATES = BLUE, ORANGE, GREEN  # colours of warps, in the order of the legend
 
 
@@ -228,21 +219,14 @@ def waiting(latency: float, work: float, loads: int = 4) -> None:
         while start < end:
             data, until = min(start + latency, end), min(start + latency + many * work, end)
             _waiting(axes, Box(at(start), y, at(data) - at(start), 20))
-            rectangle(axes, Box(at(data), y, at(until) - at(data), 20), GREEN, alpha=0.45)
+            rectangle(axes, Box(at(data), y, at(until) - at(data), 20), WORK)
             for load in range(many):
                 lower = y + 24 + 4 * load
                 axes.plot([at(start), at(data)], [lower] * 2, color=BLUE, linewidth=2)
             axes.plot([at(start)] * 2, [y - 3, y + 23], color=BLUE, linewidth=2.6)
             start += latency + many * work
-    x = 10
-    for color, what in (
-        (BLUE, "issues; below: bytes in flight"),
-        (GREEN, "has its data: everything else"),
-    ):
-        axes.plot([x + 2] * 2, [40, 52], color=color, linewidth=2.6 if color == BLUE else 6)
-        x = end_of(words(axes, x + 11, 46, what)) + 16
-    _waiting(axes, Box(x, 40, 18, 12))
-    words(axes, x + 24, 46, "stalls")
+    issues = Key("issues; below: bytes in flight", BLUE, width=2.6, height=13)
+    legend(axes, 10, 46, [issues, WAITS, Key("has its data: everything else", WORK)])
     _scale(axes, end, at, TOP + 2 * pitch, "nanoseconds")
     one, several = latency + work, latency + loads * work
     finish(
@@ -268,12 +252,9 @@ def slots(warps: Mapping[str, float], needed: float) -> None:
     title = f"the {SLOTS} warp slots of an SM"
     size, left, top = 27, 20.0, 82.0
     axes = canvas(top + SCHEDULERS * size + 16, title)
-    colors: list[str] = []
-    x = 10
-    for color, (what, number) in zip(STATES, counts.items(), strict=False):
-        colors += [color] * number
-        rectangle(axes, Box(x, 39, 13, 13), color)
-        x = end_of(words(axes, x + 19, 46, f"{number} {what}")) + 18
+    states = [*zip(STATES, counts.items(), strict=False)]
+    legend(axes, 10, 46, [Key(f"{number} {what}", color) for color, (what, number) in states])
+    colors = [color for color, (_, number) in states for _ in range(number)]
     colors += ["white"] * (SLOTS - used)
     missing = max(0, round(needed) - SLOTS)
     across = size * SLOTS // SCHEDULERS

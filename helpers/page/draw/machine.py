@@ -46,7 +46,7 @@ MEMORIES = {  # name: what the sentence says
     "registers": "the registers, which hold each thread's own values",
 }
 HEIGHT, LEFT, GAP = 90, 10, 5  # pixels
-WIDTHS = (112, 150, 162, 127, 109), (138, 145, 198, 184)  # of levels and of memories
+WIDTHS = (112, 150, 162, 127, 109), (133, 150, 198, 184)  # of levels and of memories
 NAME = 10  # points
 
 

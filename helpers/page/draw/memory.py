@@ -17,7 +17,7 @@ from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
 from .accesses import Line, Shown, Traces, Turn, Which, chosen, labelled
-from .canvas import Box, canvas, rectangle
+from .canvas import Box, Key, canvas, legend, rectangle
 from .digest import FONT_PLACED
 from .style import (
     BLUE,
@@ -84,13 +84,12 @@ def sectors(
     for number, one in enumerate(shown):
         _draw_sectors(axes, one, panel * number)
     stores = all(one.access.kind == "store" for one in shown)
-    keys = [(BLUE, "stored" if stores else "requested")]
+    keys = [Key("stored" if stores else "requested", BLUE)]
     if any(one.used < one.moved for one in shown):
-        keys.append((WASTE, "not stored" if stores else "fetched along"))
-    if not all(one.access.mask.all() for one in shown):
-        keys.append(("circle", "takes no part"))
-    explained = "box: a 32-byte sector; bracket: in one 128-byte line"
-    _legend(axes, bottom, keys, explained)
+        keys.append(Key("not stored" if stores else "fetched along", WASTE))
+    keys += _inactive(shown)
+    keys.append(Key("box: a 32-byte sector; bracket: in one 128-byte line", width=0))
+    legend(axes, EDGE, bottom, keys)
     finish(axes.figure, f"lanes on sectors, {_names(shown)}", _say_sectors(shown))
 
 
@@ -219,13 +218,11 @@ def banks(
     for one, top in zip(shown, tops, strict=False):
         _draw_banks(axes, one, top)
     served = [lanes for one in shown for turn in one.turns for lanes in turn.values()]
-    keys = [(BLUE, "serves this lane")] if min(map(len, served)) == 1 else []
+    keys = [Key("serves this lane", BLUE)] * (min(map(len, served)) == 1)
     if max(map(len, served)) > 1:
-        keys.append((GREEN, "serves so many lanes with one word"))
-    keys.append(("box", "idle"))
-    if not all(one.access.mask.all() for one in shown):
-        keys.append(("circle", "takes no part"))
-    _legend(axes, tops[-1], keys, "turn: a wavefront")
+        keys.append(Key("serves so many lanes with one word", GREEN))
+    keys += [Key("idle", "white", PALE), *_inactive(shown), Key("turn: a wavefront", width=0)]
+    legend(axes, EDGE, tops[-1], keys)
     finish(axes.figure, f"lanes on banks, {_names(shown)}", _say_banks(shown))
 
 
@@ -343,10 +340,11 @@ def moves(trace: Traces) -> None:
             code = "" if repeated else one.own_lines()[bar.line].strip()
             _draw_bar(axes, top + head + row * (number + 0.1), bar, code, most)
         top += head + row * len(bars)
-    keys = [(color, text) for color, text in MEMORIES if color in {bar.color for bar in every}]
-    _legend(axes, bottom, [*keys, ("thin", "requests")])
+    colors = {bar.color for bar in every}
+    keys = [Key(text, color) for color, text in MEMORIES if color in colors]
+    legend(axes, EDGE, bottom, [*keys, Key("requests", DARK, height=3.5)])
     if wasted:
-        _legend(axes, bottom + 20, [(WASTE, "more than the bytes need")])
+        legend(axes, EDGE, bottom + 20, [Key("more than the bytes need", WASTE)])
     names = " and ".join(name for name, *_ in panels)
     finish(axes.figure, f"what moves in {names}", _say_moves(panels))
 
@@ -504,23 +502,10 @@ def _heading(axes: Axes, top: float, one: Shown, verdict: str, color: str) -> No
     axes.text(EDGE, top + 34, code, **CODE)
 
 
-def _legend(axes: Axes, y: float, keys: Sequence[tuple[str, str]], explained: str = "") -> None:
-    from matplotlib.patches import Circle
-
-    x = float(EDGE)
-    for fill, label in keys:
-        if fill == "circle":
-            style = {"fill": False, "edgecolor": PALE, "linewidth": 1, **FONT_PLACED}
-            axes.add_patch(Circle((x + 7, y), 6.3, **style))
-        elif fill == "thin":
-            rectangle(axes, Box(x, y - 1.75, 14, 3.5), DARK, **FONT_PLACED)
-        elif fill == "box":
-            rectangle(axes, Box(x, y - 5.5, 14, 11), "white", PALE, 0.8, **FONT_PLACED)
-        else:
-            rectangle(axes, Box(x, y - 5.5, 14, 11), fill, **FONT_PLACED)
-        axes.text(x + 20, y, label, **NOTE, **FONT_PLACED)
-        x += 20 + _width(label) + 20
-    axes.text(x, y, explained, **NOTE, **FONT_PLACED)
+def _inactive(shown: Sequence[Shown]) -> list[Key]:
+    """The key of inactive lanes, if there are some."""
+    some = not all(one.access.mask.all() for one in shown)
+    return [Key("takes no part", edge=PALE, width=13, height=13, round=True)] * some
 
 
 @cache

@@ -11,8 +11,7 @@ from ...base.arguments import checked
 from ...simt import Trace
 from ...simt.hardware import WARP
 from .accesses import block_number, in_words
-from .canvas import NAME, Box, canvas, end_of, rectangle, words
-from .digest import FONT_PLACED
+from .canvas import NAME, Box, Key, canvas, legend, words
 from .style import (
     BLACK,
     BLUE,
@@ -143,7 +142,12 @@ def owners(
         if roles:
             _ticks(axes, cell, unit.shape, wide, trace.arrays[array], found)
         _arrow(axes, along, cell, unit.shape)
-        _legend(axes, axes.get_ylim()[0] - 14, found, roles, along)
+        keys = [Key("one request", edge=BLACK)] * bool(found.request.any())
+        if roles:
+            keys.append(Key("narrower than a pack: head and tail", _tint(NARROW)))
+            keys.append(Key(f"multiple of {PACK} bytes", BLACK, width=1.4))
+        keys += [Key(f"arrow: reduced along a {along}", width=0)] * bool(along)
+        legend(axes, LEFT, axes.get_ylim()[0] - 14, keys)
     finish(axes.figure, title, _sentence(found, by, array, along, names))
 
 
@@ -272,10 +276,15 @@ def _color(cell: Cell, few: bool) -> tuple[float, ...]:
     from matplotlib.colors import to_rgb
 
     if few or cell.narrow:
-        hue = HUES[cell.number % len(HUES)] if few else NARROW
-        return tuple(1 - 0.65 * (1 - part) for part in to_rgb(hue))
+        return _tint(HUES[cell.number % len(HUES)] if few else NARROW)
     share = cell.number % WARP / (WARP - 1)
     return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(SKY), strict=True))
+
+
+def _tint(hue: str) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - 0.65 * (1 - part) for part in to_rgb(hue))
 
 
 def _frame(axes, cell: Box, shape, grain: tuple[int, int], cut, names: str) -> None:
@@ -324,24 +333,6 @@ def _arrow(axes, along: str, cell: Box, shape) -> None:
         axes.annotate("", (right, bottom + 11), (LEFT, bottom + 11), arrowprops=ARROW)
     if along == "column":
         axes.annotate("", (right + 12, bottom), (right + 12, TOP), arrowprops=ARROW)
-
-
-def _legend(axes, y: float, found: Owners, roles: bool, along: str) -> None:
-    x = LEFT
-    style = {"color": DARK, **FONT_PLACED}
-    if found.request.any():
-        corners = [x, x + 16, x + 16, x, x], [y - 6, y - 6, y + 6, y + 6, y - 6]
-        axes.plot(*corners, **BORDER, **FONT_PLACED)
-        x = end_of(words(axes, x + 23, y, "one request", **style)) + 20
-    if roles:
-        fill = _color(Cell(Box(0, 0, 0, 0), 0, False, True), False)
-        rectangle(axes, Box(x, y - 6, 16, 12), fill, **FONT_PLACED)
-        x = end_of(words(axes, x + 23, y, "narrower than a pack: head and tail", **style)) + 20
-        axes.plot([x + 2, x + 2], [y - 4, y + 5], color=BLACK, linewidth=1.4, **FONT_PLACED)
-        x = end_of(words(axes, x + 10, y, f"multiple of {PACK} bytes", **style)) + 20
-    if along:
-        axes.annotate("", (x + 22, y), (x, y), arrowprops=ARROW, **FONT_PLACED)
-        words(axes, x + 30, y, f"reduced along a {along}", **style)
 
 
 # ---- the sentence -------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_narrow_accesses_have_their_colour_and_packs_their_ticks(shown: Shown) -
 def test_lines_are_those_of_three_dimensions_and_columns_are_reduced(shown: Shown) -> None:
     figure, sentence = drawn(shown, (2, 4, 8), 64, along="column")
     said = [one.get_text() for one in texts(figure)]
-    assert {"line", "reduced along a column"} <= {*said} and "row" not in said
+    assert {"line", "arrow: reduced along a column"} <= {*said} and "row" not in said
     assert sentence.startswith("Lane 0 of warp 0 loads column 0 of line 0; a column belongs to one")
     with pytest.raises(ValueError, match="along is 'row', 'column', not 'line'"):
         drawn(shown, (1, 8), 8, along="line")
