@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import html
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -156,13 +156,11 @@ class Page:
 def code_html(pieces: Sequence[Piece]) -> str:
     """Coloured lines of CUDA C++ with numbers and marks, and folds between them."""
     wide, content = _width(pieces), ""
-    for folded, run in _runs(pieces):
-        if folded:
-            content += "".join(
-                details(f"⋯ {one.summary}", _block(one.lines, wide), SUMMARY) for one in run
-            )
+    for fold, run in groupby(pieces, key=lambda piece: piece if isinstance(piece, Fold) else None):
+        if fold:
+            content += details(f"⋯ {fold.summary}", _block(fold.lines, wide), SUMMARY)
         else:
-            content += _block(run, wide)
+            content += _block([*run], wide)
     return f'<div style="{BOX}"><div style="{INSIDE}">{content}</div></div>'
 
 
@@ -193,12 +191,6 @@ def code_plain(pieces: Sequence[Piece]) -> list[str]:
             replace_whitespace=False,
         ) or [number.rstrip()]
     return found
-
-
-def _runs(pieces: Sequence[Piece]) -> Iterator[tuple[bool, list]]:
-    """(whether they are folds, neighbouring pieces of one kind)."""
-    for folded, run in groupby(pieces, key=lambda piece: isinstance(piece, Fold)):
-        yield folded, [*run]
 
 
 def _width(pieces: Sequence[Piece]) -> int:

@@ -42,13 +42,12 @@ def kernel(
     since: str | Sequence[str] | None = None,
     also: Collection[str] = (),
     fold: Collection[str] = (),
-    header: bool = False,
 ) -> None:
     """Show a kernel, its lines numbered as findings and `Trace.report` cite them.
 
     `name_or_code` is a file in kernels/ ("03_shared.cu") or the text of a source. Lines of code
     that occur in none of the files (or texts) `since` are marked; white space and comments are
-    ignored. The contract comment is omitted unless `header`.
+    ignored. The contract comment is omitted.
 
     Some parts are folded in their place. Of a kernel with includes that is everything but its
     `__global__` function and the functions and structs `also`; of a text without one, everything
@@ -65,8 +64,7 @@ def kernel(
     new = _new_lines(text, known) if earlier else set()
     folds = {**_other_parts(text, {*also}), **_folded_statements(text, fold)}
     pieces: list[Piece] = [Fold(title, lines) for title, lines in _included(text, known)]
-    start = 0 if header else _after_header(text)
-    shown = 0
+    start, shown = _after_header(text), 0
     for title, run in groupby(range(start, len(text.lines)), key=lambda at: folds.get(at, "")):
         lines = [
             Line(text.first + at, text.lines[at], "+" if at in new else " ")
@@ -141,13 +139,13 @@ def findings(trace: Trace, most: int = 2) -> None:
 def table(
     head: Sequence[str],
     rows: Sequence[Sequence],
-    mark: int | str | None = None,
+    mark: str | None = None,
     caption: str = "",
     formats: Sequence[str] = (),
 ) -> None:
     """Show a table; `head` names the columns, with units.
 
-    `mark` highlights a row by its index or the content of its first cell. `formats` are format
+    `mark` highlights a row by the content of its first cell. `formats` are format
     specifications, one per column ("" for text), for cells that are not text. Columns of numbers
     are right-aligned.
 
@@ -164,7 +162,10 @@ def table(
         if len(row) != len(head):
             raise ValueError(f"the row {list(row)} has {len(row)} cells for {len(head)} columns")
     cells = [list(map(_formatted, row, formats)) for row in rows]
-    chosen = _chosen(cells, mark)
+    keys = [row[0] for row in cells]
+    if mark not in (None, *keys):
+        raise ValueError(f"no row begins with {mark!r}; there are: {', '.join(keys)}")
+    chosen = None if mark is None else keys.index(mark)
     right = [all(_is_number(row[column]) for row in cells) for column in range(len(head))]
     wide = [max(len(row[column]) for row in (head, *cells)) for column in range(len(head))]
     plain = [
@@ -432,20 +433,6 @@ def _end_of_statement(code: str, at: int) -> int:
 
 
 # ---- tables -----------------------------------------------------------------------------------
-
-
-def _chosen(cells: Sequence[Sequence[str]], mark: int | str | None) -> int | None:
-    """The number of the row that `mark` names."""
-    if mark is None:
-        return None
-    if isinstance(mark, str):
-        keys = [row[0] for row in cells]
-        if mark not in keys:
-            raise ValueError(f"no row begins with {mark!r}; there are: {', '.join(keys)}")
-        return keys.index(mark)
-    if not -len(cells) <= mark < len(cells):
-        raise ValueError(f"there is no row {mark} of {len(cells)}")
-    return mark % len(cells)
 
 
 def _formatted(cell, form: str) -> str:

@@ -71,8 +71,10 @@ def of_html(page: str) -> list[tuple[int, str, str]]:
 @pytest.mark.parametrize("name", SOME)
 def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
     """Every line is on the page, in its place; in the plain form those that are not folded."""
-    assert show.kernel(f"{name}.cu", header=True) is None
+    assert show.kernel(f"{name}.cu") is None
     cited, *included = lines_of(source(f"{name}.cu")).values()
+    start = next(at for at, line in cited.items() if not line.startswith("//"))
+    cited = {at: line for at, line in cited.items() if at > start}
     plain, page = shown[0]["text/plain"], shown[0]["text/html"]
     page = re.sub(r"<details[^>]*><summary[^>]*>⋯ include/.*?</details>", "", page, flags=re.DOTALL)
     assert plain.count("... include/") == len(included)
@@ -81,7 +83,7 @@ def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
     assert all(cited[number].startswith(line[:70]) for number, _, line in rows)
     folded = sum(int(lines) for lines in re.findall(r", (\d+) lines?", Text(page).text)[1:])
     filled = [at for at, line in cited.items() if line.strip()]
-    assert len(listed(plain)) >= len(filled) - folded > 20
+    assert len(listed(plain)) >= len(filled) - folded > 10
     for number, mark, line in listed(plain):
         whole = cited[number].strip()
         assert whole.startswith(line.strip()) or whole.endswith("---"), number
@@ -304,10 +306,8 @@ def test_a_table_is_aligned_and_its_row_marked(shown) -> None:
         r"| 02\_online | 32 | 310 |",
         r"| **03\_shared** | **4** | **2282** |",
     ]
-    show.table(HEAD, ROWS, mark=-1)
-    assert r"**03\_shared**" in shown[1]["text/markdown"]
     show.table(HEAD, ROWS)
-    assert "**" not in shown[2]["text/markdown"] and ">" not in shown[2]["text/plain"]
+    assert "**" not in shown[1]["text/markdown"] and ">" not in shown[1]["text/plain"]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,6 @@ def test_a_table_is_aligned_and_its_row_marked(shown) -> None:
         (HEAD, [["x" * 70, "1", "2"]], {}, r"the table is 92 columns wide, more than 80: shorten"),
         (HEAD, [["a", "1"]], {}, r"the row \['a', '1'\] has 2 cells for 3 columns"),
         (HEAD, ROWS, {"mark": "04"}, "no row begins with '04'; there are: 02_online, 03_shared"),
-        (HEAD, ROWS, {"mark": 2}, "there is no row 2 of 2"),
     ],
 )
 def test_a_table_that_nobody_reads_is_refused(head, rows, options, message, shown) -> None:

@@ -90,8 +90,6 @@ def owners(
     trace: Trace,
     by: str = "lane",
     array: str = "x",
-    rows: int | None = None,
-    cols: int | None = None,
     along: str = "",
 ) -> None:
     """Show which lane, warp or block loads each element of `array`, or stores it if none loads it.
@@ -99,18 +97,18 @@ def owners(
     Where lanes access it in different widths, narrow accesses have a colour of their own, and ticks
     mark multiples of 16 bytes. `along` adds an arrow: the kernel reduces each "row" or "column".
 
-    The trace is one of `simulate(..., watch=True)`. `rows` and `cols` are those of the array, if it
-    does not have two dimensions; of three, the last is that of the columns, and rows are called
-    lines. For a large matrix the first rows and columns are drawn; neighbours with one owner share
-    a cell, unless a lane moves them in accesses of different width.
+    The trace is one of `simulate(..., watch=True)`. The last dimension of the array is that of the
+    columns; if it has three, rows are called lines. For a large matrix the first rows and columns
+    are drawn; neighbours with one owner share a cell, unless a lane moves them in accesses of
+    different width.
 
-    Raises `ValueError` for another `by` or `along`, for an array that the launch does not have, and
-    if rows * cols is not its number of elements.
+    Raises `ValueError` for another `by` or `along`, and for an array that the launch does not have,
+    or that is empty.
     """
     for name, value, known in (("by", by, UNITS), ("along", along or "row", ALONG)):
         if value not in known:
             raise ValueError(f"{name} is {', '.join(map(repr, known))}, not {value!r}")
-    found = _owners(trace, array, _shape(trace, array, rows, cols))
+    found = _owners(trace, array, _shape(trace, array))
     told = [found.unit(by), found.several[by]]
     told += [found.width, found.request] if by == "lane" else []
     tall, wide = (_grain(told, *one) for one in ((0, ROWS), (1, COLUMNS)))
@@ -151,21 +149,17 @@ def owners(
     finish(axes.figure, title, _sentence(found, by, array, along, names))
 
 
-def _shape(trace: Trace, array: str, rows: int | None, cols: int | None) -> tuple[int, int]:
+def _shape(trace: Trace, array: str) -> tuple[int, int]:
+    """(rows, columns) of an array."""
     if array not in trace.arrays:
         known = ", ".join(trace.arrays) or "none"
         raise ValueError(f"the launch had no array {array!r}; its arrays: {known}")
     if not trace.accesses and not trace.events:
         raise ValueError("the trace holds no accesses: simulate(..., watch=True) keeps them")
     given = trace.arrays[array]
-    if rows is None and cols is None and len(given.shape) > 1:
-        cols = given.shape[-1]
-    count = given.elements
-    rows = count // (cols or count) if rows is None else rows
-    cols = count // rows if cols is None and rows else cols
-    if rows * cols != count or not count:
-        raise ValueError(f"{array} has {count} elements, not {rows} x {cols}")
-    return rows, cols
+    if not given.elements:
+        raise ValueError(f"{array} is empty")
+    return given.elements // given.shape[-1], given.shape[-1]
 
 
 def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:

@@ -95,15 +95,15 @@ def numbers(figure) -> list[str]:
 
 
 def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Shown) -> None:
-    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    x, y = np.ones((4, 16), np.float32), np.zeros((4, 16), np.float32)
     trace = run(KernelText(PAIRS, "pairs"), 1, 64, (x, y), names=("x", "y"), watch=True)
-    draw.owners(trace, rows=4, cols=16)
+    draw.owners(trace)
     figure, _, sentence = shown.take()
     assert len(cells(figure, hatched=True)) == 32
     # Of 32 that are loaded each has a pair of lanes, and nobody loads the others.
     assert "32 of 64 elements belong to more than one lane" in sentence
     assert "no thread loads 32 elements of x" in sentence
-    draw.owners(trace, "block", rows=4, cols=16)
+    draw.owners(trace, "block")
     figure, _, sentence = shown.take()
     assert numbers(figure) == ["0"] and "more than one" not in sentence
     assert complaints(figure) == []
