@@ -277,20 +277,18 @@ def two_at_a_time(attempt: Attempt, shapes: Shapes) -> str:
     return "" if count >= 3 else f"{count or 'No'} __hmax2 was found; four pairs need three"
 
 
-def no_idle_blocks(threads_per_row: int) -> Condition:
-    @of_attempts("every block has rows")
-    def condition(attempt: Attempt, shapes: Shapes) -> str:
-        rows, cols = shapes[0]
-        plan = attempt.bind(rows, cols).plan
-        enough = -(-rows * threads_per_row // plan.block)
-        if plan.grid <= enough:
-            return ""
-        return (
-            f"At {rows} x {cols}, {plan.grid} blocks are launched, but {enough} are enough: the "
-            "header's Launch sets their number"
-        )
-
-    return condition
+@of_attempts("every block has rows")
+def no_idle_blocks(attempt: Attempt, shapes: Shapes) -> str:
+    """Sixteen threads take a row."""
+    rows, cols = shapes[0]
+    plan = attempt.bind(rows, cols).plan
+    enough = -(-rows * 16 // plan.block)
+    if plan.grid <= enough:
+        return ""
+    return (
+        f"At {rows} x {cols}, {plan.grid} blocks are launched, but {enough} are enough: the "
+        "header's Launch sets their number"
+    )
 
 
 @of_attempts("nothing is sent to a block that may not have started")

@@ -139,7 +139,7 @@ EXERCISES: dict[str, Exercise] = {
             wide(
                 lambda rows, cols: 2 * (ceil_div(rows, 2),), "one access of a warp moves two rows"
             ),
-            no_idle_blocks(threads_per_row=16),
+            no_idle_blocks,
             named_lanes,
         ),
     ),
