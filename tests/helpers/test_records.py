@@ -194,7 +194,7 @@ def test_every_step_was_predicted_with_a_reason_and_a_record_to_hold_it_against(
     assert {*STEPS} <= {*predictions()}
     for step, prediction in predictions().items():
         asked = {"question", "choices", "sum"}  # of the steps that `helpers.predict` asks about
-        known = {"rows", "cols", "inner", "dtype", "recorded", *asked}
+        known = {"rows", "cols", "inner", "dtype", "recorded", "wastes", *asked}
         assert set(prediction) - known == {"share", "because"}
         assert 0 < prediction["share"] <= 1.05 and len(prediction["because"].split()) >= 8, step
         shape = prediction.get("rows", REFERENCE_SHAPE[0]), prediction.get("cols", 4096)
