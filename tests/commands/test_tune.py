@@ -128,7 +128,9 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
     kernels = Kernels(tmp_path, monkeypatch)
     kernels.edit("10_sixteen_bit.cu", ("// Idea:     fewer", "// Idea:     far fewer"))
     assert best(SHORT) == FAST, "comments do not count"
-    kernels.edit("10_sixteen_bit.cu", ("static_assert(PACKS >= 1,", "static_assert(1 <= PACKS,"))
+    kernels.edit(
+        "10_sixteen_bit.cu", ("static_assert(LANES >= 1 &&", "static_assert(1 <= LANES &&")
+    )
     assert best(SHORT) == "10_sixteen_bit"
     taken, old = why(*SHORT.shape, SHORT.dtype).splitlines()[:2]
     reason = f"{FAST} is another text or another launch now"

@@ -197,7 +197,7 @@ def test_what_is_tried_comes_from_the_header() -> None:
     assert names["08_cluster"] == {
         *("CLUSTER", "THREADS", "MOST", "MOST_BYTES", "RESIDENT", "EVICT_LAST", "STREAMING")
     }, "share is a fact of the matrix, PACKS follows"
-    assert names["09_grid"] == {"FEW_PACKS", "THREADS", "MOST", "BLOCKS", "STREAMING"}
+    assert names["09_grid"] == {"FEW_PACKS", "THREADS", "BLOCKS", "STREAMING"}
     assert names["07_warp"] == {"WIDTH", "LANES", "ROWS"}
     assert {*knobs(load("06_registers").header)} == {"PACKS", "b"}, "no table, a block that is free"
     assert "LATE" not in knobs(load("11_any_row").header)
