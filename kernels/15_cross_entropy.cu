@@ -9,10 +9,9 @@
 //                      | 8 when 4 * rows <= sms
 //                      | 1 when per_sm > 1 && (packs < 7000 || per_sm <= 4 && packs < 16384)
 //                      | 4
-//           UNROLL     = 2 when CLUSTER == 1 && size == 2
-//                      | 4
 //           sm_threads = 1024 when capability < 80
-//                      | 2048 when UNROLL == 2 && (capability == 80 || capability == 90)
+//                      | 2048 when CLUSTER == 1 && size == 2
+//                               && (capability == 80 || capability == 90)
 //                      | 1536
 //           most       = 8 when size == 2
 //                      | 4 when per_sm <= 4
@@ -21,6 +20,8 @@
 //           THREADS    = 128 when packs <= 512
 //                      | 256 when packs < 2048 || CLUSTER > 1
 //                      | min(1024, 32 * (sm_threads / at_once / 32))
+//           UNROLL     = 2 when CLUSTER == 1 && size == 2
+//                      | 4
 //           RESIDENT   = sm_threads / THREADS
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0

@@ -171,7 +171,7 @@ def test_a_refusal_says_why(text: str) -> None:
 def test_one_kernel_takes_what_its_header_takes() -> None:
     module = planned(write(export_request("07_warp", []), "cupy"))
     assert module.plan(64, 77).kernel == "07_warp"
-    assert [*module.SOURCES] == ["formats.cuh", "07_warp"]
+    assert [*module.SOURCES] == ["formats.cuh", "reductions.cuh", "07_warp"]
     with pytest.raises(module.Refused, match="does not accept rows = 64, cols = 1025"):
         module.plan(64, 1025)
 
