@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 
 from helpers.simt import UnsupportedPTX, cuda_text, simulate, sources
-from helpers.simt.cuda_text import Parameter
 from helpers.simt.loading import launched, load_kernel
 from helpers.simt.machine import compiled, declarations
 
@@ -44,14 +43,14 @@ def instance(source: sources.Source, name: str) -> str:
     return next(iter(launched(source.original, name)), f"{name}<{guess}>")
 
 
-def value(parameter: Parameter):
+def value(parameter: cuda_text.Parameter):
     """An argument; raises `LookupError` for a struct, which no rule can fill."""
     dtype, width, random = parameter.dtype, 1, np.random.default_rng(0)
     if vector := VECTOR.fullmatch(parameter.type):
         dtype, width = cuda_text.C_DTYPES[vector[2].replace("longlong", "long")], int(vector[3])
         dtype = np.dtype(f"u{dtype.name}") if vector[1] else dtype
     if parameter.table:
-        return [value(Parameter("", parameter.type, True, False)) for _ in range(16)]
+        return [value(cuda_text.Parameter("", parameter.type, True, False)) for _ in range(16)]
     if not parameter.pointer and dtype is None:
         raise LookupError(parameter.type)
     if not parameter.pointer:
@@ -66,16 +65,15 @@ def value(parameter: Parameter):
 def tried(path: Path, source: sources.Source, name: str, options: list[str]) -> tuple[str, str]:
     """(a kind, what was said) of one kernel."""
     kind = "failed"
-    together = bool(re.search(r"\bthis_grid\b|\bgrid_group\b", source.original))
     try:
+        together = "this_grid" in source.original
         kernel, _ = load_kernel(path, instance(source, name), options, together)
         parsed = compiled(kernel)[1]
         declared = cuda_text.signature(declarations(kernel), kernel.name)
         kind = "no arguments"
         values = [value(one) for one in cuda_text.parameter_types(parsed.name) or declared]
         kind, threads = "loaded", min(parsed.most_threads, 256)
-        square = "threadIdx.y" in source.original
-        block = (int(threads**0.5),) * 2 if square else (threads,)
+        block = (int(threads**0.5),) * 2 if "threadIdx.y" in source.original else (threads,)
         trace = simulate(kernel, parsed.cluster, block, values, 16384, instruction_limit=2_000_000)
     except KeyboardInterrupt:  # by the timer
         return "loaded", f"over {SECONDS} seconds"
@@ -103,9 +101,8 @@ def survey(path: Path, options: list[str], log: Path) -> list[dict]:
                 signal.setitimer(signal.ITIMER_PROF, SECONDS)
                 kind, said = tried(path, source, name, options)
                 signal.setitimer(signal.ITIMER_PROF, 0)
-                template = cuda_text.is_template(text, name)
-                about = {"file": file, "kernel": name, "template": template, "main": str(path)}
-                found.append({**about, "kind": kind, "said": said})
+                about = {"file": file, "kernel": name, "kind": kind, "said": said}
+                found.append({**about, "template": cuda_text.is_template(text, name)})
     return found
 
 
