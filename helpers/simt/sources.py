@@ -118,6 +118,8 @@ def implicit(text: str, nvcc: bool = False) -> tuple[str, ...]:
     given = ["for_nvcc.h"] if nvcc else ["math.h", "limits.h"]
     if nvcc and "numeric_limits" in text:
         given.append("limits")  # a second of the compiler's time
+    if nvcc and re.search(r"\bstd::(enable_if|conditional|decay|is_\w+)", text):
+        given.append("type_traits")
     if DEVICE_RUNTIME.search(text):
         given.append("device_runtime.h")
     more = ["-device-int128"] if "__int128" in text and os.name == "posix" else []

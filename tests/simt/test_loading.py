@@ -100,6 +100,10 @@ LOADED = {
         + MAIN,
         [],
     ),
+    "a trait without its header": (
+        "#define VALUE (std::is_same<int, int>::value * 7)\n" + KERNEL + MAIN,
+        [],
+    ),
     "headers of C within extern C": (
         'extern "C" {\n#include <stdint.h>\n#include <float.h>\n#include <stdlib.h>\n}\n'
         "#define VALUE 7\n" + KERNEL + MAIN,
