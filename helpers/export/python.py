@@ -32,7 +32,7 @@ from .request import (
     origin,
     takes_matrix,
 )
-from .sources import texts
+from .sources import texts, without_unused
 from .specialisations import file_of
 
 PARTS = Path(__file__).parent / "parts"
@@ -291,6 +291,7 @@ def _sources(steps: Sequence[str]) -> str:
     """Return the table of the texts of kernels, and of the files that they include."""
     files = dict.fromkeys(split_trial(step).file for step in steps)
     entries = (
-        f"    {_text(name)}: r'''\n{text}'''," for name, text in texts(files, NOT_EXPORTED).items()
+        f"    {_text(name)}: r'''\n{text}''',"
+        for name, text in without_unused(texts(files, NOT_EXPORTED)).items()
     )
     return "\n".join(["SOURCES: dict[str, str] = {", *entries, "}"])

@@ -16,17 +16,18 @@ from .request import LICENCE
 GUARD = re.compile(
     r"^#if !defined(?:.*\\\n)*.*\n#error(?:.*\\\n)*.*\n#endif\n\n?", flags=re.MULTILINE
 )
-FUNCTION = re.compile(r"__forceinline__ [\w ]*?\b(\w+)\(")
-PARAGRAPH = re.compile(r"(//.*\n)*(template .*\n)?__device__ __forceinline__ [^}].*}", re.DOTALL)
+DEFINED = re.compile(r"(?:__forceinline__ [\w ]*?\b|^constexpr \w+ )(\w+)(?:\(| = )", re.MULTILINE)
+PARAGRAPH = re.compile(
+    r"(//.*\n)*((template .*\n)?__device__ __forceinline__ [\s\S]*}|(constexpr .*;\n?)+)"
+)
 
 
 def texts(files: Sequence[str], left_out: str) -> dict[str, str]:
     """Return the text of each kernel file by its name, and before it those of the files that it
     includes: "cluster.cuh".
 
-    Without the licence, which the head of an exported file states, the guards, functions of
-    included files that no kernel calls, and the entries of some keys of headers: `left_out` is a
-    regular expression.
+    Without the licence, which the head of an exported file states, the guards, and the entries of
+    some keys of headers: `left_out` is a regular expression.
     """
     found: dict[str, str] = {}
 
@@ -40,24 +41,33 @@ def texts(files: Sequence[str], left_out: str) -> dict[str, str]:
 
     for file in files:
         add(f"{file}.cu", file)
-    while any(_without_unused(name, found) for name in found if name.endswith(".cuh")):
-        pass  # a function that is removed may have called others
     return found
 
 
-def _without_unused(name: str, known: dict[str, str]) -> bool:
-    """Remove from an included file the functions whose names stand only where they are defined.
-    Return whether there were any. A function is a paragraph of its own, with its comment."""
+def without_unused(known: dict[str, str]) -> dict[str, str]:
+    """Return texts of kernel files and of those that they include, without the functions and
+    constants of included files that nothing else names. (nvcc would warn of a constant that one
+    kernel uses and another does not, so C++ files keep them all.)"""
+    kept = {**known}
+    while any(_removed(name, kept) for name in kept if name.endswith(".cuh")):
+        pass  # a function that is removed may have called others
+    return kept
+
+
+def _removed(name: str, known: dict[str, str]) -> bool:
+    """Remove from an included file the functions and constants whose names stand only where they
+    are defined. Return whether there were any. Each is a paragraph of its own, with its comment."""
     code = strip_comments("".join(known.values()))
-    count, defined = Counter(re.findall(r"\w+", code)), Counter(FUNCTION.findall(code))
+    count, defined = Counter(re.findall(r"\w+", code)), Counter(DEFINED.findall(code))
     kept = [
         part
-        for part in known[name].split("\n\n")
+        for part in re.split(r"\n\n|(?<=;)\n(?=//)", known[name])
         if not PARAGRAPH.fullmatch(part.rstrip())
-        or any(count[function] > defined[function] for function in FUNCTION.findall(part))
+        or any(count[word] > defined[word] for word in DEFINED.findall(part))
     ]
-    before, known[name] = known[name], "\n\n".join(kept).rstrip() + "\n"
-    return len(known[name]) < len(before)
+    before = len(DEFINED.findall(known[name]))
+    known[name] = "\n\n".join(kept).rstrip() + "\n"
+    return len(DEFINED.findall(known[name])) < before
 
 
 def included(name: str, known: dict[str, str]) -> list[str]:
