@@ -68,7 +68,7 @@ def test_a_trial_is_planned_otherwise() -> None:
         ),
         (
             "09_grid-PACK4",
-            "'09_grid-PACK4': kernels/09_grid.cu has no PACK; there are FEW_PACKS, THREADS",
+            "'09_grid-PACK4': kernels/09_grid.cu has no PACK; there are THREADS, FEW_PACKS, ",
         ),
         (
             "variants/00_copy_bulk-TILE2048",

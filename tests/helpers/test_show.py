@@ -123,7 +123,7 @@ def test_a_line_in_another_place_is_new_since_one_kernel_but_not_since_two(shown
             "12_fused",
             ("Load",),
             ("struct Load {", "softmax_fused("),
-            ("... what comes behind it: St",),
+            ("... what comes after it: Store, ",),
         ),
     ],
 )

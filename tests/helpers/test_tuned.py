@@ -15,7 +15,7 @@ from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU
 from helpers.catalogue.tuned import Tuned, shipped_plans, tuned_table
 from helpers.commands import measure as campaign
-from helpers.measure.tuning_grid import SIZES, WORTH, grid, starts
+from helpers.measure.tuning_grid import LONG, SIZES, SIZES_OF_LONG, WORTH, grid, starts
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from tests.helpers.test_tuning import MadeUp
@@ -60,9 +60,9 @@ def test_cells_do_not_overlap_and_leave_no_length_out() -> None:
             for cols in {c.cols for c in cells}:
                 rows = sorted(c.rows for c in cells if c.cols == cols)
                 assert all(one[1] + 1 == other[0] for one, other in itertools.pairwise(rows))
-                assert rows[0][0] == max(
-                    1, -int(-SIZES[0][0] // Problem(1, cols[1], dtype).row_bytes)
-                )
+                row = Problem(1, cols[1], dtype).row_bytes
+                least = min((SIZES if row < LONG else SIZES_OF_LONG).values())
+                assert rows[0][0] == max(1, -int(-least // row))
 
 
 @pytest.mark.parametrize("line", tuned_table(H200)[::8], ids=lambda line: line.problem.place(True))

@@ -132,8 +132,9 @@ def test_an_early_start_loads_late_and_not_as_read_only(name: str, dtype: str) -
 def test_a_read_only_load_after_an_early_start_is_found() -> None:
     code = source("09_grid.cu")
     read_only = code.replace("PROGRAMMATIC ? __ldca(from) : *from", "*from")
-    early = code.replace("        wait_for_previous_grid();\n", "").replace(
-        "        float thread_max", "        wait_for_previous_grid();\n        float thread_max"
+    wait = '        asm volatile("griddepcontrol.wait;" ::: "memory");\n'
+    early = code.replace(wait, "").replace(
+        "        float thread_max", f"{wait}        float thread_max"
     )
     for wrong in (read_only, early):
         assert wrong != code
