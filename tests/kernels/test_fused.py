@@ -45,7 +45,7 @@ MISTAKES = [
     ("rows alike", {"DROPOUT": 1}, "width / 8, row,", "width / 8, 0,"),
     ("half an offset", {"DROPOUT": 1}, "offset >> 32)", "0)"),
     ("half a seed", {"DROPOUT": 1}, "seed >> 32)", "0)"),
-    ("what stays as it was", {"DROPOUT": 1}, " * dropout.factor()", ""),
+    ("what stays is unchanged", {"DROPOUT": 1}, " * dropout.factor()", ""),
     ("the first pack again", {"DROPOUT": 1}, "drawn[i / columns]", "drawn[0]"),
 ]
 

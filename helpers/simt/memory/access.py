@@ -80,9 +80,9 @@ def distinct_per_warp(sectors: np.ndarray) -> int:
 
 
 class Definedness:
-    """Which bytes of a batch's shared or local memory hold something undefined: nobody has written
-    them, or undefined bits were stored there. The latter stand beside every byte with their origin
-    until it is written again, which costs nothing before the first of them."""
+    """Which bytes of a batch's shared or local memory hold something undefined: they were not
+    written, or undefined bits were stored there. The latter stand beside every byte with their
+    origin until it is written again, which costs nothing before the first of them."""
 
     def __init__(self, suspicion: Suspicion, kind: str, message: str):
         self.suspicion, self.kind, self.message = suspicion, kind, message
@@ -95,7 +95,7 @@ class Definedness:
         self.origins = np.zeros(0, np.int64)
 
     def overwrite(self, places: np.ndarray, width: int, written: bool = True) -> None:
-        """Bytes that are all defined, or that nobody has `written`, have come to these places."""
+        """Bytes that are all defined, or not yet `written`, have come to these places."""
         at = places[:, None] + np.arange(width)
         self.unwritten[1][at] = not written
         if self.bits is not None:

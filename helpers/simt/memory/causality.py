@@ -95,7 +95,7 @@ class Lesson:
     time: int
     nodes: tuple[Node, ...]
     latest: int = 0  # what is known ends there, if the time is but the first of several
-    flag: Flag | None = None  # as far as it was observed
+    flag: Flag | None = None  # the part of it that was observed
     scope: int = 0  # of the read
 
     @property
@@ -254,7 +254,7 @@ class Causality:
                 threads[thread] = max(time, threads.get(thread, 0))
             waiting += [up for up in one.parents if id(up) not in met]
             met.update(map(id, one.parents))
-        node.known, node.parents = Known(warps, threads), ()  # nobody asks them any more
+        node.known, node.parents = Known(warps, threads), ()  # they are not asked again
         return node.known
 
     # ---- fences ----

@@ -47,7 +47,7 @@ class Copy:
 
 @dataclass
 class CopyOut:
-    """A bulk copy out of shared memory that nobody has waited for."""
+    """A bulk copy out of shared memory without a wait so far."""
 
     slot: int
     group: int  # of the thread's bulk copies
@@ -66,7 +66,7 @@ class Copies:
         self.outside = outside
 
     def start_batch(self, batch: Batch) -> None:
-        self.copies: list[Copy] = []  # cp.async that nobody has waited for
+        self.copies: list[Copy] = []  # cp.async without a wait so far
         self.outward: list[CopyOut] = []
         # Groups of cp.async and of bulk copies, by thread.
         self.committed, self.bulk_committed = np.zeros((2, batch.slots), np.int64)

@@ -5,7 +5,7 @@ reach the same bytes ([ptx] "Morally strong operations"). A volatile access is a
 whole system ([ptx] "ld.volatile").
 
 Not seen: a bulk copy that writes with no fence of the proxy behind ordinary accesses. A store races
-with an earlier load also where nobody uses its value.
+with an earlier load also where its value is not used.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class GlobalRaces(Races):
         self, epochs: Epochs, entries: np.ndarray, slots: np.ndarray, access: Access
     ) -> None:
         """What others have written there must have come, if a flag that these slots have seen was
-        set behind it. A word that an atomic has changed and asked is a flag itself: who has seen
-        it once sees nothing older ([ptx] "Coherence")."""
+        set behind it. A word that an atomic has changed and asked is a flag itself: a thread that
+        has seen it once sees nothing older ([ptx] "Coherence")."""
         asked = epochs.stamps[ATOMIC]
         for kind in STRONG_WRITE:
             stamps = epochs.stamps[kind]

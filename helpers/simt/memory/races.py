@@ -31,7 +31,7 @@ from .causality import Causality
 
 EVENT_BITS = 32  # of a stamp: the number of the event, above the thread
 THREAD = (1 << EVENT_BITS) - 1
-UNFINISHED = 2**31 - 1  # the time of an asynchronous access that nobody has waited for
+UNFINISHED = 2**31 - 1  # the time of an asynchronous access without a wait so far
 EMPTY = np.zeros(0, np.int64)
 # What is kept of each piece of memory. Of reads and strong writes the lowest and highest thread.
 WEAK_WRITE, WEAK_READ, STRONG_WRITE, STRONG_READ = (0,), (1, 2), (3, 4), (5, 6)
@@ -99,8 +99,8 @@ class Races:
         self.events: dict[tuple[int, int], int] = {}  # by (number of the instruction, time)
         self.last = 0  # event
         self.sites, self.times = np.zeros((2, 64), np.int32)  # of the events
-        self.begun: list[int] = []  # asynchronous accesses that nobody has taken note of
-        self.unfinished = 0  # of them and others, how many nobody has waited for
+        self.begun: list[int] = []  # asynchronous accesses not noted by any thread
+        self.unfinished = 0  # of them and others, how many are not waited for
 
     def start_batch(self, batch: Batch) -> None:
         self.threads = np.arange(batch.slots, dtype=np.int64) + batch.first * batch.padded
