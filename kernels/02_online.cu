@@ -24,8 +24,9 @@ extern "C" __global__ void softmax_online(const float* __restrict__ x, float* __
     x += (long long)row * cols;
     y += (long long)row * cols;
 
-    // The pair (row_max, sum) always describes the columns read so far. The start is the lowest
-    // finite float, not -inf: a masked first column must not compute exp(-inf - -inf) = NaN.
+    // The pair (row_max, sum) always describes the columns read so far. row_max starts at the
+    // lowest finite float, not at -inf, so that a masked first column does not lead to
+    // exp(-inf - -inf) = NaN.
     float row_max = -3.402823466e+38f;
     float sum = 0.0f;
     for (int col = 0; col < cols; ++col) {

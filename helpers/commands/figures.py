@@ -45,6 +45,7 @@ from ..page.comparison_text import (
     recorded_by,
     relative,
     unseen_block,
+    unseen_groups_block,
     verdicts,
 )
 from ..page.draw.comparison import of_speedups, of_unseen
@@ -113,6 +114,7 @@ def wanted_texts() -> dict[str, str]:
         "questions": questions_block(),
         "steps": steps_block(),
         "unseen": unseen_block(UNSEEN),
+        "unseen_groups": unseen_groups_block(),
         "comparison": comparison_block(SPEEDUPS),
         "around": around_block(),
     }

@@ -72,7 +72,7 @@ def _bug(run: Execution) -> str:
     return of_finding(worst(findings), run.trace, run.file) if findings else ""
 
 
-no_bug = of_runs("it terminates, and the SIMT machine finds no bug")(_bug)
+no_bug = of_runs("it terminates, and the SIMT machine reports no error")(_bug)
 
 
 def right(asked: str, goal: Goal) -> Condition:
@@ -82,7 +82,7 @@ def right(asked: str, goal: Goal) -> Condition:
 def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
     """y is right for rows (or columns) of `cols` elements in which the exponential overflows with a
     wrong maximum and softmax itself underflows, and for rows with -inf, NaN and +inf."""
-    lines, across = ("columns", "rows") if columns else ("rows", "columns")
+    lines, along = ("columns", "a column") if columns else ("rows", "a row")
 
     def right_on(asked: str, make: Callable[[str], np.ndarray]) -> Condition:
         def complaint(attempt: Attempt, _: Shapes) -> str:
@@ -94,7 +94,7 @@ def right_on_special(goal: Goal, cols: int, columns: bool) -> list[Condition]:
 
     return [
         right_on(
-            f"it is also correct where {across} differ by hundreds",
+            f"it is also correct where the values in {along} differ by hundreds",
             lambda dtype: 20 * make_input(8, cols, dtype=dtype),
         ),
         right_on(
@@ -167,9 +167,9 @@ def coalesced(run: Execution) -> str:
     used = (one.load_bytes + one.store_bytes) / requests
     moved = (one.load_sectors + one.store_sectors) / requests * SECTOR
     return (
-        f"{ratio:.2g} bytes are moved for every byte used. An access of a warp in line {line} uses "
-        f"{used:.3g} bytes of the {moved:.4g} in the sectors that it touches: do neighbouring "
-        "lanes access neighbouring floats?"
+        f"the requests touch {ratio:.2g} bytes for every byte that they use. In line {line}, a "
+        f"request uses only {used:.3g} of the {moved:.4g} bytes in the sectors that it touches: do "
+        "neighbouring lanes access neighbouring floats?"
     )
 
 

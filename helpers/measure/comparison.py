@@ -33,7 +33,7 @@ from ..run.bound import load
 from ..simt.words import counted
 from . import baselines, bench, samples
 from .campaign import CampaignTask
-from .problem_groups import chosen, entries, name_of, numbers
+from .problem_groups import ALONE, chosen, entries, group_of, name_of, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
 from .workers import Failure
 
@@ -301,10 +301,10 @@ def load_comparisons(gpu: str | None = None) -> list[Comparison]:
 
 
 @checked
-def load_unseen(gpu: str | None = None) -> list[Unseen]:
-    """The problems drawn at random that were compared on a GPU, in the order of the draw. Raises as
-    `store.read`."""
-    return store.read(Unseen, gpu)
+def load_unseen(gpu: str | None = None, group: str = ALONE) -> list[Unseen]:
+    """The problems drawn at random of softmax alone, or of one of `GROUPS`, that were compared on a
+    GPU, in the order of the draw. Raises as `store.read`."""
+    return [case for case in store.read(Unseen, gpu) if group_of(case.problem) == group]
 
 
 @checked
@@ -377,15 +377,7 @@ MUCH = 0.9  # the rule alone should be no slower than this, as a fraction of the
 def unseen_lines(cases: Sequence[Unseen]) -> list[str]:
     """Sentences on problems drawn at random: each loss, the number of each verdict, the fractions
     of copy bandwidth by the size of x, and what the rule alone would lose."""
-    lines, supported = [], [case for case in cases if case.step]
-    for case in sorted(supported, key=lambda case: case.speedup):
-        if case.verdict == "LOSS":
-            speedup, name = case.speedup_over(case.best_baseline), case.best_baseline
-            lines.append(
-                f"lost: {name_of(case.problem)}: {speedup.value:.3f} ({speedup.low:.3f} to "
-                f"{speedup.high:.3f}) times as fast as {baselines.title(name)}, with {case.step}; "
-                f"{case.share(case.step):.2f} and {case.share(name):.2f} of a copy"
-            )
+    lines, supported = loss_lines(cases), [case for case in cases if case.step]
     counts = Counter(case.verdict for case in cases)
     words = ", ".join(f"{name} {counts[name]}" for name in VERDICTS)
     seeds = ", ".join(dict.fromkeys(case.seed for case in cases))
@@ -409,6 +401,21 @@ def unseen_lines(cases: Sequence[Unseen]) -> list[str]:
         if tuned:
             case = which(tuned, key=lambda case: case.gain.value)
             lines.append(f"it gains {name} at {name_of(case.problem)}: {case.gain.value:.3f}")
+    return lines
+
+
+def loss_lines(cases: Sequence[Unseen]) -> list[str]:
+    """A sentence on each loss, the worst first."""
+    lines = []
+    for case in sorted(
+        (one for one in cases if one.verdict == "LOSS"), key=lambda one: one.speedup
+    ):
+        speedup, name = case.speedup_over(case.best_baseline), case.best_baseline
+        lines.append(
+            f"lost: {name_of(case.problem)}: {speedup.value:.3f} ({speedup.low:.3f} to "
+            f"{speedup.high:.3f}) times as fast as {baselines.title(name)}, with {case.step}; "
+            f"{case.share(case.step):.2f} and {case.share(name):.2f} of a copy"
+        )
     return lines
 
 

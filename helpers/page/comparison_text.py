@@ -4,6 +4,7 @@ related operations."""
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from ..measure.comparison import (
     explained_marks,
     load_comparisons,
     load_unseen,
+    loss_lines,
     unseen_lines,
     versions_of,
 )
@@ -98,6 +100,23 @@ def unseen_block(picture: Path) -> str:
     image = f"![Speedup over the best baseline at problems drawn at random]({relative(picture)})"
     lines = [f"- {line[:1].upper()}{line[1:]}." for line in unseen_lines(cases)]
     return "\n".join([image, "", *lines])
+
+
+def unseen_groups_block() -> str:
+    """The related operations at problems drawn at random: a table, then the losses."""
+    groups = {name: recorded_by(partial(load_unseen, group=name)) for name in GROUPS}
+    groups = {name: cases for name, cases in groups.items() if cases}
+    if not groups:
+        return "No problem drawn at random is recorded yet."
+    lines = ["| | problems | ahead | level | slower | lost | not supported by us | median |"]
+    lines.append("|---" * 8 + "|")
+    for name, cases in groups.items():
+        counts = Counter(case.verdict for case in cases)
+        found = [str(counts[verdict]) for verdict in VERDICTS]
+        median = statistics.median(case.share(case.step) for case in cases if case.step)
+        lines.append(f"| {name} | {len(cases)} | {' | '.join(found)} | {median:.2f} |")
+    losses = loss_lines([case for cases in groups.values() for case in cases])
+    return "\n".join([*lines, "", *(f"- {line[:1].upper()}{line[1:]}." for line in losses)])
 
 
 def relative(path: Path) -> str:

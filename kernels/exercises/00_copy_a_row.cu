@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 5 minutes. The copy is correct, but it fetches eight bytes for each byte that it uses. Correct
-// this for every value of cols.
+// 5 minutes. The copy is correct, but its requests touch eight bytes for each byte that they
+// use. Repair this; the kernel must still work for every value of cols.
 
 extern "C" __global__ void copy_a_row(const float* __restrict__ x, float* __restrict__ y,
                                       int rows, int cols)

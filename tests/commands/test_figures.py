@@ -166,7 +166,8 @@ def test_every_generated_part_stands_on_one_page() -> None:
         for page in figures.PAGES
         for _, name, _ in figures.GENERATED.findall(page.read_text("utf-8"))
     ]
-    assert sorted(found) == ["around", "comparison", "questions", "steps", "summary", "unseen"]
+    blocks = ["around", "comparison", "questions", "steps", "summary", "unseen", "unseen_groups"]
+    assert sorted(found) == blocks
 
 
 def test_summary_names_the_step_farthest_from_a_copy(steps_elsewhere, monkeypatch) -> None:

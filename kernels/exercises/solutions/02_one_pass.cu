@@ -20,7 +20,8 @@ extern "C" __global__ void softmax_one_pass(const float* __restrict__ x, float* 
     x += (long long)row * cols;
     y += (long long)row * cols;
 
-    // The maximum of the columns so far, and their sum of exp(x - row_max). Columns may be -inf.
+    // The maximum of the values read so far, and the sum of exp(value - row_max) over them.
+    // Values may be -inf.
     float row_max = -3.402823466e+38f;  // the lowest finite float
     float sum = 0.0f;
 
