@@ -34,8 +34,8 @@ extern "C" __global__ void softmax_shared(const float* __restrict__ x, float* __
     x += (long long)blockIdx.x * cols;
     y += (long long)blockIdx.x * cols;
 
-    // Each thread takes every blockDim.x-th column. The start is the lowest finite float: a thread
-    // without columns must not compute exp(-inf - -inf) = NaN.
+    // Each thread takes every blockDim.x-th column. The maximum starts at the lowest finite float:
+    // a thread without columns must not compute exp(-inf - -inf) = NaN.
     float row_max = -3.402823466e+38f;
     float sum = 0.0f;
     for (int col = threadIdx.x; col < cols; col += blockDim.x)

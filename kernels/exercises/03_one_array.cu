@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Correct two mistakes.
+// 8 minutes. Find and correct the two mistakes.
 
 extern "C" __global__ void softmax_one_array(const float* __restrict__ x, float* __restrict__ y,
                                              int rows, int cols)

@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Correct two mistakes.
+// 8 minutes. Find and correct the two mistakes.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)

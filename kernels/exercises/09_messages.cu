@@ -13,7 +13,7 @@
 // Measured: no, this is an exercise
 //
 // 10 minutes. Every block has a slot for one message; 0 means empty. All slots are empty before
-// the launch and must be empty after it. Correct two mistakes.
+// the launch and must be empty after it. Find and correct the two mistakes.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)

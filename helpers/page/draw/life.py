@@ -232,9 +232,9 @@ def waiting(latency: float, work: float, loads: int = 4) -> None:
     finish(
         axes.figure,
         title,
-        f"A warp stalls for {latency:.0f} ns and does everything else in {work:.0f} ns: one load "
-        f"per {one:.0f} ns. With {loads} loads in flight and the same latency it would get "
-        f"{loads} per {several:.0f} ns.",
+        f"For each load, a warp stalls for {latency:.0f} ns and spends {work:.0f} ns on the rest: "
+        f"one load per {one:.0f} ns. With {loads} loads in flight and the same latency, it would "
+        f"complete {loads} per {several:.0f} ns.",
     )
 
 
@@ -274,6 +274,6 @@ def slots(warps: Mapping[str, float], needed: float) -> None:
     finish(
         axes.figure,
         title,
-        f"To keep up, {needed:.0f} must {need}, {missing} more than there are slots. "
-        f"Of {SLOTS} slots, {does}, {SLOTS - used} are empty.",
+        f"To keep up with a copy, {needed:.0f} warps must {need}, {missing} more than there are slots. "
+        f"Of the warps in {SLOTS} slots, {does}; {SLOTS - used} slots are empty.",
     )

@@ -464,7 +464,7 @@ def _sentence(found: Reduction, block: str) -> str:
         often = "twice" if max(times) == 2 else f"{max(times)} times"
         parts.append(f"{'each level runs' if len(times) == 1 else 'some levels run'} {often}")
     if any(level.to_all for level in found.levels):
-        parts.append("then the result goes to all")
+        parts.append("then all threads read the result")
     return "; ".join(parts) + "."
 
 

@@ -76,8 +76,8 @@ def test_a_warp_with_more_loads_in_flight_stalls_as_long_for_each_of_them(shown:
     figure, _, sentence = shown.take()
     assert complaints(figure) == []
     assert sentence == (
-        "A warp stalls for 300 ns and does everything else in 100 ns: one load per 400 ns. With 4 "
-        "loads in flight and the same latency it would get 4 per 700 ns."
+        "For each load, a warp stalls for 300 ns and spends 100 ns on the rest: one load per 400 "
+        "ns. With 4 loads in flight and the same latency, it would complete 4 per 700 ns."
     )
     bands = [one for one in figure.findobj(Rectangle) if one.get_height() == 20]
     one, several = bands[0].get_y(), bands[-1].get_y()
@@ -92,8 +92,8 @@ def test_slots_that_are_not_there_stand_outside(shown: Shown) -> None:
     draw.slots({"wait for a load": 40.2, "wait at a barrier": 5, "do neither": 16.8}, 75.7)
     figure, _, sentence = shown.take()
     assert complaints(figure) == []
-    assert sentence.startswith("To keep up, 76 must wait for a load, 12 more than there are slots.")
-    assert sentence.endswith("40 wait for a load, 5 wait at a barrier, 17 do neither, 2 are empty.")
+    assert sentence.startswith("To keep up with a copy, 76 warps must wait for a load, 12 more")
+    assert sentence.endswith("5 wait at a barrier, 17 do neither; 2 slots are empty.")
     squares = [one for one in figure.findobj(Rectangle) if one.get_height() == 23]
     outside = [one for one in squares if one.get_linestyle() == "--"]
     assert (len(squares), len(outside)) == (SLOTS + 12, 12)
