@@ -216,6 +216,9 @@ RANKINGS = {
     "cross_entropy_backward": (
         _rank("15_gradient", "a gradient in which no column waits for another"),
     ),
+    "cross_entropy_loss_and_gradient": (
+        _rank("15_loss_and_gradient", "both in one read of a row that a cluster can hold"),
+    ),
 }
 
 

@@ -45,10 +45,12 @@ from ..problem.operations import (
     BACKWARD,
     CROSS_ENTROPY,
     CROSS_ENTROPY_BACKWARD,
+    CROSS_ENTROPY_LOSS_AND_GRADIENT,
     SOFTMAX,
     Operation,
 )
 from ..problem.problem import Problem
+from ..run.bound import load
 from ..run.check import WrongResult
 from ..run.references import allowed, expected, reference, tolerance, ulp
 from ..simt.words import are
@@ -90,6 +92,7 @@ class Offer:
     features: Set[str] | None = frozenset()  # that it has; None: all
     unwritten: tuple[str, ...] = ()  # outputs that it does not compute
     note: str = ""
+    in_place: bool = False  # whether it overwrites its input: then it is checked once
 
 
 def why_not(name: str, problem: Problem) -> str:
@@ -140,7 +143,14 @@ def candidate(name: str, problem: Problem) -> Candidate:
     if problem.plain:
         return Candidate(call, {}, {}, Precision())
     judge = partial(verify, check=check_result, unwritten=offer.unwritten)
-    return Candidate(call, {}, {}, None, judge=partial(judge, problem, numbers(problem)))
+    judge = partial(judge, problem, numbers(problem))
+    return Candidate(call, {}, {}, None, judge=_once(judge) if offer.in_place else judge)
+
+
+def _once(judge: Callable) -> Callable:
+    """`judge`, which does nothing from the second call on."""
+    calls = iter((judge,))
+    return lambda arrays: next(calls, lambda _: None)(arrays)
 
 
 def step_maker(step: str) -> bench.Maker:
@@ -246,10 +256,9 @@ def check_result(
     """
     exact = expected(operation, values, features, at)
     itemsize = values["dy" if operation is BACKWARD else "x"].dtype.itemsize
-    share = ROUNDED[itemsize]
-    if itemsize == 2 and (features.get("BIAS") or operation is CROSS_ENTROPY_BACKWARD):
-        share = ROUNDED_LOGITS
     for name, array in written.items():
+        rounds = itemsize == 2 and (features.get("BIAS") or (name == "dx" and "dloss" in values))
+        share = ROUNDED_LOGITS if rounds else ROUNDED[itemsize]
         wanted = exact[name].value
         size = np.abs(wanted)
         if operation is BACKWARD:
@@ -295,6 +304,8 @@ def free_memory() -> None:
 LOSS_ALONE = ("statistics",)  # unwritten
 AGAIN = "what its autograd calls, of logarithms of probabilities that are kept"
 GIVEN = "with an output that is given"
+OVERWRITES = "its kernel overwrites the logits; its results were checked before timing alone"
+TWO_KERNELS = "two kernels"  # of ours in sequence, beside the one that computes both
 
 
 def liger_refuses(problem: Problem) -> str:
@@ -315,6 +326,26 @@ def quack_refuses(problem: Problem) -> str:
     if tiles * problem.row_bytes > 16 * 227 * 1024:
         return "QuACK holds a row in the shared memory of at most 16 blocks of 227 KB"
     return ""
+
+
+def two_kernels_call(problem: Problem) -> interop.Call:
+    """Our kernels of cross-entropy and of its gradient, in sequence."""
+    import cupy
+
+    def enqueues(operation: Operation) -> Callable:
+        at, gpu = replace(problem, operation=operation), gpu_in_use()
+        bound = load(chosen(at, gpu)).at(at, gpu)
+        bound.prepare()
+        return bound.enqueue
+
+    loss_of, gradient_of = map(enqueues, (CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD))
+    statistics = cupy.empty((problem.rows, 2), cupy.float32)
+
+    def call(x, target, dloss, loss, dx) -> None:
+        loss_of(x, target, loss, statistics)
+        gradient_of(x, target, statistics, dloss, dx)
+
+    return call
 
 
 def flashinfer_refuses(problem: Problem) -> str:
@@ -386,6 +417,16 @@ OFFERS: Mapping[str, Mapping[str, Offer]] = {
         "torch": replace(EVERY[0], note=AGAIN),
         "compile": EVERY[1],
         "quack": Offer(interop.quack_gradient_call),
+    },
+    CROSS_ENTROPY_LOSS_AND_GRADIENT.name: {
+        **dict(zip(("torch", "compile"), EVERY, strict=True)),
+        "liger": Offer(interop.liger_loss_call, note=OVERWRITES, in_place=True),
+        "quack": Offer(
+            interop.quack_call(
+                "cross_entropy", "cross_entropy_fwd_out", interop.loss_and_gradient_of_quack
+            )
+        ),
+        TWO_KERNELS: Offer(two_kernels_call),
     },
 }
 

@@ -171,8 +171,9 @@ class Comparison(AtProblem):
 
     @property
     def best_baseline(self) -> str | None:
-        """The fastest baseline; None if none was timed."""
-        return max((n for n in self.timed if n != self.step), key=self.share, default=None)
+        """The fastest baseline, other than two kernels of ours; None if none was timed."""
+        ours = self.step, baselines.TWO_KERNELS
+        return max((n for n in self.timed if n not in ours), key=self.share, default=None)
 
     def speedup_over(self, name: str) -> samples.Estimate:
         """Our speedup over a baseline."""
@@ -483,6 +484,8 @@ def run_task(task: ComparisonTask) -> Comparison:
     problem, skipped = task.problem, task.skipped()
     step = chosen(problem, gpu_in_use())
     names = [name for name in task.baselines if name not in skipped]
+    if not baselines.refusal(baselines.TWO_KERNELS, problem):
+        names.append(baselines.TWO_KERNELS)
     copies = other_copies(problem) if problem.plain and not task.seed else []
     copies = [name for name in copies if name not in task.failed]
     rule = dispatch.candidates(problem, gpu_in_use(), 1)[0] if task.seed and step else step

@@ -28,6 +28,7 @@ from ..problem.operations import (
     CAUSAL,
     CROSS_ENTROPY,
     CROSS_ENTROPY_BACKWARD,
+    CROSS_ENTROPY_LOSS_AND_GRADIENT,
     SOFTMAX,
 )
 from ..problem.problem import Problem
@@ -140,6 +141,12 @@ def eager(problem: Problem) -> Callable:
         g = aten.nll_loss_backward(dloss.to(x.dtype), logarithms, target, None, 0, -100, weight)
         aten._log_softmax_backward_data.out(g, logarithms, -1, x.dtype, out=dx)
 
+    def loss_and_gradient(x, target, dloss, loss, dx):
+        logarithms, weight = torch.log_softmax(x, -1), x.new_zeros(())
+        loss.copy_(torch.nn.functional.nll_loss(logarithms, target, reduction="none"))
+        g = aten.nll_loss_backward(dloss.to(x.dtype), logarithms, target, None, 0, -100, weight)
+        aten._log_softmax_backward_data.out(g, logarithms, -1, x.dtype, out=dx)
+
     def gradient(y, dy, dx):
         aten._softmax_backward_data.out(dy, y, -1, y.dtype, grad_input=dx)
 
@@ -154,6 +161,8 @@ def eager(problem: Problem) -> Callable:
         return loss
     if problem.operation is CROSS_ENTROPY_BACKWARD:
         return gradient_of_loss
+    if problem.operation is CROSS_ENTROPY_LOSS_AND_GRADIENT:
+        return loss_and_gradient
     if features.get("MASK"):
         return causal if features["MASK"] == CAUSAL else masked
     if problem.plain:
@@ -210,6 +219,12 @@ def formula(problem: Problem) -> Callable:
         here = torch.arange(x.shape[1], device=x.device)[None] == target[:, None]
         dx.copy_((torch.exp(x.float() - lse[:, None]) - here.float()) * dloss[:, None])
 
+    def loss_and_gradient(x, target, dloss, loss, dx):
+        logarithms = torch.log_softmax(x.float(), -1)
+        loss.copy_(torch.nn.functional.nll_loss(logarithms, target, reduction="none"))
+        here = torch.arange(x.shape[1], device=x.device)[None] == target[:, None]
+        dx.copy_((torch.exp(logarithms) - here.float()) * dloss[:, None])
+
     if problem.plain:
         return softmax
     if problem.operation is SOFTMAX:
@@ -219,7 +234,7 @@ def formula(problem: Problem) -> Callable:
     if problem.operation is BACKWARD:
         return gradient_of_log if features.get("LOG") else gradient
     others = {ANY_AXIS: any_axis, CROSS_ENTROPY: loss, CROSS_ENTROPY_BACKWARD: gradient_of_loss}
-    return others[problem.operation]
+    return {**others, CROSS_ENTROPY_LOSS_AND_GRADIENT: loss_and_gradient}[problem.operation]
 
 
 def eager_call(problem: Problem) -> Call:
@@ -280,18 +295,23 @@ def liger_call(problem: Problem) -> Call:
 
 
 def liger_loss_call(problem: Problem) -> Call:
-    """Its kernel as called for logits without a gradient; with one, it would overwrite the
-    logits."""
+    """Its kernel for the loss alone, or with the gradient, by which it overwrites the logits: those
+    are copied to dx by the first call, and each later call works on what is there."""
     import triton
 
     liger = importlib.import_module("liger_kernel.ops.cross_entropy")
     rows, cols = problem.shape
     width = min(liger.MAX_FUSED_SIZE, triton.next_power_of_2(cols))
-    kernel = liger.liger_cross_entropy_kernel[(rows,)]
+    kernel, copied = liger.liger_cross_entropy_kernel[(rows,)], set()
+    gradient = problem.operation is CROSS_ENTROPY_LOSS_AND_GRADIENT
 
-    def call(x, target, loss, statistics) -> None:
+    def call(x, target, *others) -> None:
+        loss, logits = others[gradient], others[-1] if gradient else x
+        if gradient and logits.data_ptr() not in copied:
+            copied.add(logits.data_ptr())
+            logits.copy_(x)
         kernel(
-            *(x, cols, target, 1, None, loss, None, 1, None, 0, None, 0),
+            *(logits, cols, target, 1, None, loss, None, 1, None, 0, None, 0),
             *(cols, rows, rows, 0.0, -100),  # columns; counted rows, their weight; ignored index
             lse_square_scale=0.0,
             label_smoothing=0.0,
@@ -303,7 +323,7 @@ def liger_loss_call(problem: Problem) -> Call:
             BLOCK_SIZE=width,
             HAS_WEIGHT=False,
             HAS_SOFTCAPPING=False,
-            HAS_GRADIENTS=False,
+            HAS_GRADIENTS=gradient,
             num_warps=32,
         )
 
@@ -371,6 +391,10 @@ def quack_call(module: str, function: str, order: Callable) -> Callable[[Problem
 def loss_of_quack(x, target, loss, statistics) -> tuple:
     """It writes only lse, into the first half of the statistics, which are not compared."""
     return x, target, None, loss, statistics.reshape(-1)[: len(x)], None, None
+
+
+def loss_and_gradient_of_quack(x, target, dloss, loss, dx) -> tuple:
+    return x, target, None, loss, None, dx, None
 
 
 def quack_gradient_call(problem: Problem) -> Call:

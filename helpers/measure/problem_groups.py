@@ -24,6 +24,7 @@ from ..problem.operations import (
     CAUSAL,
     CROSS_ENTROPY,
     CROSS_ENTROPY_BACKWARD,
+    CROSS_ENTROPY_LOSS_AND_GRADIENT,
     SOFTMAX,
     Operation,
 )
@@ -100,6 +101,9 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
         "gradient of softmax": Group(BACKWARD, LONG_ROWS),
         "cross-entropy": Group(CROSS_ENTROPY, LOGITS),
         "gradient of cross-entropy": Group(CROSS_ENTROPY_BACKWARD, LOGITS),
+        "cross-entropy with gradient": Group(
+            CROSS_ENTROPY_LOSS_AND_GRADIENT, (*LOGITS, *_at(30522, 8192, 1000))
+        ),
         "any axis": Group(ANY_AXIS, tuple((_rows(dim, inner), dim, inner) for dim, inner in AXES)),
         "scale and mask": Group(SOFTMAX, ROW_LENGTHS, (("MASK", BYTES),)),
         "scale and causal mask": Group(SOFTMAX, SQUARES, (("MASK", CAUSAL),)),

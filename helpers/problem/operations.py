@@ -185,6 +185,17 @@ CROSS_ENTROPY_BACKWARD = Operation(
         *LOSS_ARGUMENTS,
     ),
 )
+CROSS_ENTROPY_LOSS_AND_GRADIENT = Operation(
+    "cross_entropy_loss_and_gradient",
+    (
+        Argument("x", MATRIX),
+        Argument("target", ROWS, "int64"),
+        Argument("dloss", ROWS, "float32"),
+        Argument("loss", ROWS, "float32", output=True),
+        Argument("dx", MATRIX, output=True),
+        *LOSS_ARGUMENTS,
+    ),
+)
 # Operations of the bandwidth baselines, which only move bytes.
 TWO_READS = Operation(
     "two_reads",
@@ -204,7 +215,7 @@ OPERATIONS = {
     operation.name: operation
     for operation in (
         *(SOFTMAX, ANY_AXIS, BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD),
-        *(COPY, TWO_READS, READ),
+        *(CROSS_ENTROPY_LOSS_AND_GRADIENT, COPY, TWO_READS, READ),
     )
 }
 

@@ -28,6 +28,7 @@ order expansion of each formula in the rounding errors of its terms (Higham, sec
     its gradient  the relative error of exp((x - m) - log(sum)), with given statistics, is
                   (20 + 4 |x - m| + 4 log(sum)) u: the 16 above, a multiply-add, three roundings of
                   the argument and that of log2(e); each term adds ulps of itself
+    both at once  as with exact statistics, and e for that of log(sum)
 """
 
 from __future__ import annotations
@@ -438,6 +439,15 @@ def _cross_entropy_backward(values, features, at) -> dict[str, Exact]:
     return {"dx": Exact(np.where(ignored, 0.0, value), error)}
 
 
+def _loss_and_gradient(values, features, at) -> dict[str, Exact]:
+    rows, z = Rows.of(values["x"]), abs(float(values["z_loss"]))
+    loss = _cross_entropy(values, features, at)["loss"]
+    dx = _cross_entropy_backward({**values, "statistics": rows.statistics}, features, at)["dx"]
+    by_sum = rows.softmax * (1 + 2 * z * (1 + np.abs(rows.top + rows.log_sum))) * rows.log_error
+    by_sum = np.where(dx.error > 0, by_sum * np.abs(values["dloss"])[:, None], 0.0)
+    return {"loss": loss, "dx": Exact(dx.value, dx.error + by_sum)}
+
+
 def _read(values, features, at) -> dict[str, Exact]:
     flat = values["x"].astype(np.float64).reshape(-1)
     edges = np.arange(0, flat.size, SUMMED)
@@ -451,6 +461,7 @@ _REFERENCES: dict[str, Callable[..., dict[str, Exact]]] = {
     "softmax_backward": _backward,
     "cross_entropy": _cross_entropy,
     "cross_entropy_backward": _cross_entropy_backward,
+    "cross_entropy_loss_and_gradient": _loss_and_gradient,
     "copy": _copy,
     "two_reads": _two_reads,
     "read": _read,

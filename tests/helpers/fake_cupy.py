@@ -26,7 +26,7 @@ class FakeStream:
         )
 
 
-NAMES = "isnan where empty empty_like exp log concatenate hsplit float32 uint32 uint16".split()
+NAMES = "isnan where empty empty_like ones exp log concatenate hsplit float32 uint32 uint16".split()
 
 
 def fake_cupy(calls: list, **more) -> SimpleNamespace:

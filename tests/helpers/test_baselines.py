@@ -184,7 +184,7 @@ def test_formulas_of_pytorch_are_right(case: str, way: str, numpy_for_cupy) -> N
 def test_each_way_says_how_it_computes_each_group() -> None:
     for problem in SMALL.values():
         offers = OFFERS[problem.operation.name]
-        assert {"torch", "compile"} <= {*offers} <= {*baselines.BASELINES}
+        assert {"torch", "compile"} <= {*offers} <= {*baselines.BASELINES, baselines.TWO_KERNELS}
         assert not offers["compile"].refuses(problem) and not offers["torch"].refuses(problem)
         outputs = {argument.name for argument in problem.arrays if argument.output}
         assert all({*offer.unwritten} < outputs | {""} for offer in offers.values())
@@ -230,6 +230,9 @@ MISTAKES = {  # what a baseline may leave out, as what it then gives for the val
     "gradient of softmax": lambda v: v["y"] * v["dy"],
     "gradient of log-softmax": lambda v: v["dy"],
     "gradient of cross-entropy": lambda v: softmax(v["x"]),
+    "cross-entropy with gradient": lambda v: np.log(
+        np.exp(v["x"] - v["x"].max(-1)[:, None]).sum(-1)
+    ),
     "cross-entropy": lambda v: v["x"][np.arange(ROWS), v["target"]],
     "scale and mask": lambda v: softmax(v["x"] * v["scale"]),
     "scale and causal mask": lambda v: softmax(v["x"] * v["scale"]),

@@ -15,7 +15,8 @@ from helpers.run.references import UNIT_ROUNDOFF, Exact, Rows, allowed, expected
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
 LOSS, GRADIENT, BACK = "15_cross_entropy.cu", "15_gradient.cu", "14_backward.cu"
-GRADIENT_CODE, FUSED_CODE = source(GRADIENT), source("12_fused.cu")
+BOTH = "15_loss_and_gradient.cu"  # of cross-entropy, in one kernel
+GRADIENT_CODE, BOTH_CODE, FUSED_CODE = map(source, (GRADIENT, BOTH, "12_fused.cu"))
 RANDOM = np.random.default_rng(14)
 
 
@@ -30,6 +31,14 @@ def loss(x: np.ndarray, target: np.ndarray, **numbers: float) -> tuple[np.ndarra
 def gradient(x, target, statistics, dloss, dx, code: str = GRADIENT_CODE, **numbers) -> None:
     given = {"x": x, "target": target, "statistics": statistics, "dloss": dloss, "dx": dx}
     bind(code, *x.shape, x.dtype).run(**given, **numbers)
+
+
+def both(x, target, dloss, dx, code: str = BOTH_CODE, **numbers: float) -> np.ndarray:
+    """The loss of the kernel that also writes dx."""
+    found = np.full(len(x), np.nan, np.float32)
+    given = {"x": x, "target": target, "dloss": dloss, "loss": found, "dx": dx}
+    bind(code, *x.shape, x.dtype).run(**given, **numbers)
+    return found
 
 
 def test_the_gradient_is_how_the_loss_changes() -> None:
@@ -59,9 +68,27 @@ def test_the_gradient_may_take_the_place_of_x() -> None:
     assert not x[2].any(), "a row that is ignored has no gradient"
 
 
-# ---- both kernels in a chain, from x ------------------------------------------------------------
+@pytest.mark.parametrize("cols", [77, 1003, 20000])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_kernel_gives_what_two_give(dtype: str, cols: int) -> None:
+    """To within rounding; with targets at either end of a row, in none of its columns, and with an
+    ignored one, of a row that has NaN in head, body and tail."""
+    x = make_input(6, cols, dtype=dtype)
+    x[2, [0, cols // 2, -1]] = np.nan
+    target = np.array([0, cols - 1, -100, cols, cols // 2, 1])
+    dloss, numbers = RANDOM.normal(size=6).astype(np.float32), {"smoothing": 0.2, "z_loss": 0.05}
+    dx, wanted = np.full_like(x, np.nan), np.full_like(x, np.nan)
+    losses, statistics = loss(x, target, **numbers)
+    gradient(x, target, statistics, dloss, wanted, **numbers)
+    np.testing.assert_allclose(both(x, target, dloss, dx, **numbers), losses, rtol=1e-5)
+    ulp = 2.0**-7 if dtype == "bfloat16" else 2.0**-14
+    np.testing.assert_allclose(*(a.astype(np.float32) for a in (dx, wanted)), ulp, 1e-9)
+
+
+# ---- from x, by both kernels in a chain and by the one ------------------------------------------
 
 OLD_FORMULA = "value - row_max - log_sum", "value - (row_max + log_sum)"
+ROUNDED = "fast_exp(thread_max - row_max) / row_sum", "fast_exp(thread_max - lse)"
 
 
 def rows_of_logits(largest: float, sure: bool, dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -92,32 +119,47 @@ each_kind = pytest.mark.parametrize("sure", [False, True], ids=["ordinary", "sur
 
 
 def chain(largest: float, sure: bool, dtype: str, code: str = GRADIENT_CODE) -> None:
+    """Check the gradient by a file's code, which reads statistics or finds them itself."""
     x, target = rows_of_logits(largest, sure, dtype)
     dloss, dx = np.full(len(x), 0.75, np.float32), np.full_like(x, np.nan)
-    gradient(x, target, loss(x, target)[1], dloss, dx, code)
+    if "__restrict__ statistics" in code:
+        gradient(x, target, loss(x, target)[1], dloss, dx, code)
+    else:
+        both(x, target, dloss, dx, code)
     checked(dx, x, target, dloss)
 
 
+each_code = pytest.mark.parametrize("code", [GRADIENT_CODE, BOTH_CODE], ids=["two", "one"])
+
+
+@each_code
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @each_kind
 @each_size
-def test_the_gradient_is_right_from_x_at_large_logits(largest, sure, dtype) -> None:
-    chain(largest, sure, dtype)
+def test_the_gradient_is_right_from_x_at_large_logits(largest, sure, dtype, code) -> None:
+    chain(largest, sure, dtype, code)
 
 
+@each_code
 @each_kind
 @pytest.mark.parametrize("largest", [512.0, 4096.0, 8192.0])
-def test_a_gradient_from_a_rounded_lse_is_found(largest: float, sure: bool) -> None:
-    assert GRADIENT_CODE.count(OLD_FORMULA[0]) == 1
+def test_a_gradient_from_a_rounded_lse_is_found(largest: float, sure: bool, code: str) -> None:
+    old, new = OLD_FORMULA if code == GRADIENT_CODE else ROUNDED
+    assert code.count(old) == 1
     with pytest.raises(AssertionError, match="off by"):
-        chain(largest, sure, "float32", GRADIENT_CODE.replace(*OLD_FORMULA))
+        chain(largest, sure, "float32", code.replace(old, new))
 
 
+def one_loss(x: np.ndarray, target: np.ndarray) -> np.ndarray:
+    return both(x, target, np.ones(len(x), np.float32), np.empty_like(x))
+
+
+@pytest.mark.parametrize("loss_of", [lambda *given: loss(*given)[0], one_loss], ids=["two", "one"])
 @each_size
-def test_the_loss_is_right_at_large_logits(largest: float) -> None:
+def test_the_loss_is_right_at_large_logits(largest: float, loss_of) -> None:
     """Of almost sure targets, where lse - x[target] with lse rounded would have no digit left."""
     x, target = rows_of_logits(largest, True, "float32")
-    found = loss(x, target)[0]
+    found = loss_of(x, target)
     rows = Rows.of(x)
     exact = (rows.log_sum + rows.top)[:, 0] - x[np.arange(len(x)), target].astype(np.float64)
     np.testing.assert_allclose(found, exact, rtol=0, atol=rows.log_error.max())
@@ -173,6 +215,24 @@ def test_the_gradient_of_softmax_is_right_from_x(dtype: str, log: int) -> None:
         (GRADIENT, "has_end && end == hot_column", "false", {}),
         (GRADIENT, "if (ignored) v_end = 0.0f;", "", {}),
         (GRADIENT, "pack < packs && whole", "pack < packs", {}),
+        (BOTH, "float sum = v_end", "float sum = 0.0f", {}),
+        (BOTH, "fmaf(width, thread_max, above)", "above", {}),
+        (BOTH, "messages[i].y * fast_exp(messages[i].x - row_max)", "messages[i].y", {}),
+        (BOTH, "if (pack_of(k) < packs) total", "total", {}),
+        (BOTH, "row_total / cols", "total / cols", {}),
+        (BOTH, "z_loss * lse * lse", "z_loss * lse", {}),
+        (BOTH, "1.0f + 2.0f * z_loss * lse", "1.0f", {}),
+        (BOTH, "loss[row] = ignored ? 0.0f :", "loss[row] =", {}),
+        (BOTH, "ignored ? 0.0f : inside ? given", "inside ? given", {}),
+        (BOTH, "wanted >= 0 && wanted < cols", "true", {}),
+        (BOTH, "hot_pack < packs", "true", {}),
+        (BOTH, "has_end && end == hot_column", "false", {}),
+        (BOTH, "== pack_of(0)", "== threadIdx.x", {}),
+        (BOTH, "hot_column < 0 ? rank == 0 && threadIdx.x == 0 : owns", "owns", {}),
+        (BOTH, "factor, -level) - hot", "factor, -level) - d", {}),
+        (BOTH, "d * smoothing / cols", "smoothing / cols", {}),
+        (BOTH, "pack_of(k) < packs && whole", "pack_of(k) < packs", {}),
+        (BOTH, *ROUNDED, {}),
     ],
 )
 def test_a_line_that_is_changed_is_found(file, old, new, features) -> None:
@@ -180,5 +240,6 @@ def test_a_line_that_is_changed_is_found(file, old, new, features) -> None:
     assert code.count(old) == 1, old
     changed = Kernel(code.replace(old, new))
     shapes = [(5, 512), (3, 1000)] if file == BACK else [(5, 512), (9, 77), (3, 4099)]
+    shapes += [(2, 20000)] * (file == BOTH)  # by clusters
     with pytest.raises((WrongResult, KernelBug)):
         check_kernel(changed, shapes, features=features)

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+// Idea:     loss and gradient of cross-entropy in one kernel, as Liger-Kernel and QuACK offer it:
+//           a cluster keeps the row in registers, as in 08_cluster.cu, so that x is read once.
+// Computes: cross_entropy_loss_and_gradient
+// Row:      CLUSTER blocks, 1 to 16
+// Build:    packs      = row / 16
+//           most_packs = 1024 when 4 * rows * row <= l2
+//                      | 2048
+//           CLUSTER    = 1 when capability < 90 || packs <= most_packs
+//                      | 16 when 16 * rows <= sms
+//                      | min(16, power_of_two(ceil_div(packs, most_packs)))
+//           share      = ceil_div(packs, CLUSTER)
+//           most       = 4 when share <= 1024
+//                      | 8
+//           THREADS    = max(64, 32 * ceil_div(share, 32 * most))
+//           PACKS      = max(1, ceil_div(share, THREADS))
+//           RESIDENT   = max(1, 1024 / THREADS)
+//           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
+// Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
+// Shared:   0
+// Columns:  cols >= 1 && PACKS <= 16 && THREADS <= 1024
+//           && row / 16 <= CLUSTER * THREADS * PACKS
+// Align:    size
+// Inplace:  dx = x
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   16 blocks hold 2 MB of a row at most; dx that is aligned differently from x is written
+//           by element.
+// Measured: not yet
+//
+// For row-major x and dx of shape (rows, cols), with t = target[row], s = smoothing,
+// m = max(x[row]) and l = log(sum(exp(x[row] - m))):
+//
+//     loss[row] = (1 - s) * (lse - x[t]) + s * (lse - mean(x[row])) + z_loss * lse^2
+//     dx        = dloss[row] * (exp(x - m) / exp(l) * (1 + 2 * z_loss * lse) - s / cols)
+//     dx[t]    -= dloss[row] * (1 - s)
+//
+// where lse = m + l, which is not rounded to one number first: see 15_gradient.cu. That file and
+// 15_cross_entropy.cu compute the same and read x twice. dloss must be known before the loss is:
+// for the mean of a batch it is 1 / rows, and a gradient with respect to that mean is a factor.
+//
+// dx may be x itself; else it must not overlap x. loss must not overlap any other array. Both
+// matrices may start at any element. Where t is ignore_index, loss and dx are 0; any other t
+// outside 0 to cols - 1 gives NaN, and so does a row with NaN or +inf, or of all -inf. A cluster of
+// 16 must be allowed once: see cluster.cuh. Clusters need sm_90. Measured with -ftz=true, as CuPy
+// compiles.
+
+#if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
+    || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=256 -DPACKS=8 \
+-DRESIDENT=4 -DEVICT_LAST=1"
+#endif
+
+#include "include/cache_hints.cuh"
+#include "include/cluster.cuh"
+#include "include/packs.cuh"
+#include "include/reductions.cuh"
+
+static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
+
+constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their columns
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
+cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target,
+                                const float* __restrict__ dloss, float* __restrict__ loss, T* dx,
+                                int rows, int cols, long long ignore_index, float smoothing,
+                                float z_loss)
+{
+    __shared__ alignas(16) float4 messages[senders];        // what every warp of the row found
+    __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
+    const int rank = blockIdx.x % CLUSTER, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    // A block may write to another only when that one has started: see 08_cluster.cu.
+    if (CLUSTER > 1) announce_block(&all_arrived, 16 * senders);
+
+    // ---- load -----------------------------------------------------------------------------------
+    // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
+    // 11_any_row.cu. The ends are one column per thread of the first block.
+    const long long row = blockIdx.x / CLUSTER, wanted = target[row];
+    const float given = dloss[row];
+    const T* from = x + row * cols;
+    T* to = dx + row * cols;
+    const int head = min(cols, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
+    const uint4* body = reinterpret_cast<const uint4*>(from + head);
+    const int packs = (cols - head) / width;
+    const int ends = cols - packs * width;
+    const bool has_end = rank == 0 && threadIdx.x < ends;
+    const int end = threadIdx.x + (threadIdx.x < head ? 0 : packs * width);
+    const auto pack_of = [&](int k) { return (k * CLUSTER + rank) * THREADS + (int)threadIdx.x; };
+    Pack v[PACKS];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = pack_of(k);
+        if (pack < packs) {  // dx may be x: no load through the read-only path
+            v[k].bits = EVICT_LAST ? load_written_evict_last(body + pack, evict_last_policy())
+                                   : body[pack];
+        } else {
+            fill(v[k], minus_inf());
+        }
+    }
+    float v_end = has_end ? to_float(from[end]) : minus_inf();
+
+    // ---- the target -----------------------------------------------------------------------------
+    // The thread that holds the target's column writes the loss. It reads the column again, before
+    // any store to it. An ignored row is one of zeros with dloss = 0, so that no NaN is left.
+    const bool ignored = wanted == ignore_index;
+    const bool inside = wanted >= 0 && wanted < cols;
+    const int hot_column = inside && !ignored ? (int)wanted : -1;
+    const int hot_pack = (hot_column - head) / width;
+    const bool owns = has_end && end == hot_column
+                      || hot_column >= head && hot_pack < packs
+                         && hot_pack % (CLUSTER * THREADS) == pack_of(0);
+    const float v_hot = owns ? to_float(from[hot_column]) : 0.0f;
+    if (ignored) {
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) fill(v[k], 0.0f);
+        v_end = 0.0f;
+    }
+
+    // ---- reduce ---------------------------------------------------------------------------------
+    float total = has_end ? v_end : 0.0f;  // of the columns: for smoothing
+    const float thread_max = fmaxf(fmaxf(lowest, v_end), max_of(v));
+    v_end = fast_exp(v_end - thread_max);
+    float sum = v_end;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        float above = 0.0f;
+#pragma unroll
+        for (int c = 0; c < pairs_per_pack; ++c) {
+            const float2 two = to_float2(v[k].columns[c]);
+            const float2 e = exponentials(v[k].columns[c], thread_max);
+            above += (two.x - thread_max) + (two.y - thread_max);
+            sum += e.x + e.y;
+            if (keep) v[k].columns[c] = to_T2(e);
+        }
+        if (pack_of(k) < packs) total += fmaf(width, thread_max, above);
+    }
+    const float2 found = warp_pair(thread_max, sum);
+
+    // ---- exchange -------------------------------------------------------------------------------
+    exchange(make_float4(found.x, found.y, warp_sum(total), 0.0f), messages, &all_arrived, rank,
+             warp, lane);
+    float row_max = lowest, row_sum = 0.0f, row_total = 0.0f;
+#pragma unroll
+    for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, messages[i].x);
+    row_max = warp_max(row_max);
+#pragma unroll
+    for (int i = lane; i < senders; i += 32) {
+        row_sum += messages[i].y * fast_exp(messages[i].x - row_max);
+        row_total += messages[i].z;
+    }
+    row_sum = warp_sum(row_sum);
+
+    // ---- write the loss -------------------------------------------------------------------------
+    // max - x[t] first: that is exact where both are close, and lse is rounded.
+    const float log_sum = logf(row_sum), lse = row_max + log_sum;
+    row_total = warp_sum(row_total);
+    if (hot_column < 0 ? rank == 0 && threadIdx.x == 0 : owns) {
+        float row_loss = log_sum + (row_max - v_hot);
+        if (smoothing > 0.0f)
+            row_loss = (1.0f - smoothing) * row_loss
+                       + smoothing * (log_sum + (row_max - row_total / cols));
+        if (z_loss > 0.0f) row_loss += z_loss * lse * lse;
+        loss[row] = ignored ? 0.0f : inside ? row_loss : __int_as_float(0x7fffffff);
+    }
+
+    // ---- write the gradient ---------------------------------------------------------------------
+    // dx = exp(x - thread_max) * factor - level, and less by `hot` in the target's column, which
+    // one thread writes twice.
+    const float d = ignored ? 0.0f : inside ? given : __int_as_float(0x7fffffff);
+    const float slope = d * (1.0f + 2.0f * z_loss * lse);
+    const float factor = fast_exp(thread_max - row_max) / row_sum * slope;
+    const float level = d * smoothing / cols;
+    const float hot = d * (1.0f - smoothing);
+    const bool whole = (unsigned long long)(to + head) % 16 == 0;  // packs of dx can be stored
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        uint4& bits = v[k].bits;
+        if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+#pragma unroll
+        for (int c = 0; c < pairs_per_pack; ++c) {
+            const T2 columns = v[k].columns[c];
+            const float2 e = keep ? to_float2(columns) : exponentials(columns, thread_max);
+            v[k].columns[c] = to_T2(make_float2(fmaf(e.x, factor, -level),
+                                                fmaf(e.y, factor, -level)));
+        }
+        const int first = head + pack_of(k) * width;
+        if (pack_of(k) < packs && whole) {
+            *reinterpret_cast<uint4*>(to + first) = bits;
+        } else if (pack_of(k) < packs) {
+#pragma unroll
+            for (int c = 0; c < width; ++c)
+                to[first + c] = c % 2 ? v[k].columns[c / 2].y : v[k].columns[c / 2].x;
+        }
+    }
+    if (has_end) to[end] = to_T(fmaf(v_end, factor, -level));
+    if (owns) to[hot_column] = to_T(fmaf(fast_exp(v_hot - thread_max), factor, -level) - hot);
+}
