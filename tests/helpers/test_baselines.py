@@ -5,19 +5,23 @@ import ctypes
 import importlib.util
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import cupy
 import numpy as np
 import pytest
 
+from helpers.base.gpu import H200
 from helpers.measure import baselines, interop
-from helpers.measure.baselines import NOT_OFFERED, OFFERS, check_result
+from helpers.measure.baselines import NOT_OFFERED, OFFERS, TWO_KERNELS, check_result
 from helpers.measure.bench import poison_outputs
 from helpers.measure.gpu_arrays import buffers, verify
 from helpers.measure.interop import torch_dtypes
 from helpers.measure.problem_groups import GROUPS, chosen, entries, group_of, name_of, numbers
 from helpers.problem.problem import Problem
+from helpers.run.bound import BoundKernel
 from helpers.run.check import WrongResult
 from helpers.run.references import expected, make_input, reference
 from tests.helpers.fake_cupy import fake_cupy
@@ -257,6 +261,32 @@ def test_a_mistake_is_found(case: str, numpy_for_cupy) -> None:
     wrong = MISTAKES[case.rpartition(", ")[0]](doubles).astype(written[name].dtype)
     with pytest.raises(WrongResult):
         check_result(problem.operation, values, {name: wrong}, dict(problem.features))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_our_two_kernels_in_sequence_are_right(dtype: str, monkeypatch) -> None:
+    """On the SIMT machine; and a baseline that overwrites its input is checked once alone."""
+
+    def enqueue(bound: BoundKernel, *arrays: np.ndarray) -> None:
+        bound.simulate(*(a.view(dtype) if a.dtype == np.uint16 else a for a in arrays))
+
+    fake = fake_cupy([], RawKernel=cupy.RawKernel, __spec__=cupy.__spec__)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(BoundKernel, "prepare", lambda bound: None)
+    monkeypatch.setattr(BoundKernel, "enqueue", enqueue)
+    monkeypatch.setattr(baselines, "gpu_in_use", lambda: H200)
+    problem = SMALL[f"cross-entropy with gradient, {dtype}"]
+    arrays, offers = arrays_of(problem), OFFERS[problem.operation.name]
+    two = baselines.candidate(TWO_KERNELS, problem)
+    with pytest.raises(WrongResult, match="left NaN in loss"):
+        two.judge(arrays)
+    two.run(*arrays)
+    two.judge(arrays)
+    monkeypatch.setitem(offers, "liger", replace(offers["liger"], make=lambda problem: two.run))
+    once = baselines.candidate("liger", problem)
+    once.judge(arrays)
+    poison_outputs(problem, arrays)
+    once.judge(arrays)
 
 
 # ---- what they refuse, and what cuDNN is told ---------------------------------------------------
