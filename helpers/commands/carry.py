@@ -4,8 +4,8 @@
 
 A record belongs to the tokens of a kernel's text, so that any edit but one of comments and layout
 hides it. This compares each kernel file with its text at a git revision, as the same NVRTC compiles
-both for sm_90, at every build that is recorded: where all are equal, the records are those of the
-new text from now on. It needs no GPU. The exit status is 1 if a kernel's machine code differs; its
+both for sm_90, at every build that is recorded: records of equal builds are those of the new text
+from now on. It needs no GPU. The exit status is 1 if the machine code of a build differs; its
 records then stay as they are, until it is measured again.
 """
 
@@ -49,31 +49,43 @@ def main(arguments: list[str] | None = None) -> int:
     files = sorted(RECORDS.glob("*/*.jsonl"))
     recorded = builds_of(files)
     renamed: dict[str, str] = {}
-    different = 0
+    different: dict[str, list[Build]] = {}
     for name in options.kernels or known:
         before, now = text_at(options.revision, name), source(f"{name}.cu")
         if before is None or token_hash(before) == token_hash(now):
             continue
         builds = sorted(recorded.get(token_hash(before), ()))
         print(f"{name}: {len(builds)} builds", end="", flush=True)
+        renamed[token_hash(before)] = token_hash(now)
         if changed := different_builds(before, now, builds):
-            different += 1
+            different[token_hash(before)] = changed
             print(f", {len(changed)} differ, the first with {' '.join(changed[0])}")
         else:
-            renamed[token_hash(before)] = token_hash(now)
             print(", all equal")
-    replace_hashes(files, renamed)
+    replace_hashes(files, renamed, different)
     return 1 if different else 0
 
 
-def replace_hashes(files: Sequence[Path], renamed: Mapping[str, str]) -> None:
-    """Let the records of some texts be those of others: hash before -> hash now."""
+def replace_hashes(
+    files: Sequence[Path], renamed: Mapping[str, str], different: Mapping[str, Sequence[Build]]
+) -> None:
+    """Let the records of some texts be those of others: hash before -> hash now, but not those of
+    the `different` builds of a text, nor those that do not say which build they are of."""
     pattern = re.compile("|".join(renamed) or "(?!)")
+
+    def carried(line: str) -> str:
+        if any(hash in line for hash in different):
+            builds = [
+                (hash, build) for hash, build in _builds(json.loads(line)) if hash in different
+            ]
+            if not builds or any(build in different[hash] for hash, build in builds):
+                return line
+        return pattern.sub(lambda match: renamed[match[0]], line)
+
     for path in files:
         text = path.read_text(encoding="utf-8")
-        carried = pattern.sub(lambda match: renamed[match[0]], text)
-        if carried != text:
-            write_text(path, carried)
+        if (new := "".join(map(carried, text.splitlines(keepends=True)))) != text:
+            write_text(path, new)
 
 
 def different_builds(before: str, now: str, builds: Iterable[Build]) -> list[Build]:
@@ -104,7 +116,8 @@ def text_at(revision: str, name: str) -> str | None:
 
 def machine_code(cubin: bytes) -> dict[str, tuple]:
     """What a cubin makes of its kernels: for each section of code or of shared memory its contents,
-    size and registers per thread. Other sections hold names and places in the source."""
+    size and registers per thread. Other sections hold names, places in the source and parameters,
+    which a kernel may have without reading them."""
     (table,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 58)
     # Of each section (ELF-64): name, type, flags, address, place, size, link, info, ...
@@ -113,7 +126,7 @@ def machine_code(cubin: bytes) -> dict[str, tuple]:
     for name_at, kind, _, _, place, length, _, info in sections:
         start = sections[names_at][4] + name_at
         name = cubin[start : cubin.index(b"\0", start)].decode()
-        if name.startswith((".text.", ".nv.shared.", ".nv.constant0.")):
+        if name.startswith((".text.", ".nv.shared.")):
             code = cubin[place : place + length] if kind != NO_BITS else b""
             found[name] = code, length, info >> 24
     return found

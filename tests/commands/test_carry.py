@@ -24,6 +24,7 @@ BUILDS = [bind(CODE, 4096, cols, dtype).options for cols in (4096, 32768) for dt
         ("8 * senders", "16 * senders", False),  # an operand
         ("messages[senders];", "messages[senders + 64];", False),  # shared memory alone
         ("__launch_bounds__(THREADS, RESIDENT)", "__launch_bounds__(THREADS, 2)", False),
+        ("int rows, int cols)", "int rows, int cols, int unused)", True),
     ],
 )
 def test_texts_are_equal_where_their_machine_code_is(old: str, new: str, equal) -> None:
@@ -50,11 +51,22 @@ def test_hashes_are_replaced_in_every_file(tmp_path: Path) -> None:
     files = [tmp_path / name for name in texts]
     for file in files:
         file.write_text(texts[file.name])
-    replace_hashes(files, {"0123": "cdef", "89ab": "0123"})
+    replace_hashes(files, {"0123": "cdef", "89ab": "0123"}, {})
     assert [file.read_text() for file in files] == [
         '{"hash":"cdef"}\n{"hash":"4567"}\n',
         '{"hash":"0123"}\n',
     ]
+
+
+def test_records_of_builds_that_differ_stay_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "steps.jsonl"
+    equal, other = (f'{{"hash":"0123","launch":{{"grid":{n},"LOG":{n}}}}}\n' for n in (0, 1))
+    unknown, free = '{"hash":"0123"}\n', '{"hash":"4567","launch":{"LOG":1}}\n'
+    file.write_text(equal + other + unknown + free)
+    renamed = {"0123": "cdef", "4567": "89ab"}
+    replace_hashes([file], renamed, {"0123": [("-DLOG=1",)]})
+    kept = equal.replace("0123", "cdef"), other, unknown, free.replace("4567", "89ab")
+    assert file.read_text() == "".join(kept)
 
 
 def test_an_unknown_kernel_is_refused(capsys) -> None:
