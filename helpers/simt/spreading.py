@@ -13,6 +13,7 @@ Nethercote, Using Valgrind to detect undefined value errors with bit-precision, 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -33,9 +34,11 @@ Written = list[tuple[int, UndefinedBits | None]]  # registers, and what becomes 
 Rule = Callable[[Lanes], Written]
 Bits = list[np.ndarray]  # of each source
 
-# Sources that say where bits go, by place; the bits of the others go there.
-CONTROLS = {"shl": (1,), "shr": (1,), "shf": (2,), "prmt": (2,), "bfe": (1, 2), "bfi": (2, 3)}
-CONTROLS |= {"brev": (), "cvt": ()}
+# Opcodes that make each bit of the result of one bit of each source; of their sources, by place,
+# those that say which bit that is.
+BITWISE = dict.fromkeys(("mov", "cvta", "not", "and", "or", "xor", "brev", "cvt"), ())
+BITWISE |= {"shl": (1,), "shr": (1,), "shf": (2,), "prmt": (2,), "bfe": (1, 2), "bfi": (2, 3)}
+BITWISE |= {"lop3": (3,)}
 ORDERS = ("lt", "le", "gt", "ge", "lo", "ls", "hi", "hs")  # comparisons of which is the greater
 
 
@@ -274,7 +277,6 @@ def spreader(instruction: Instruction, operation: PtxOperation) -> Spreader:
     result = _raw(operation.result)
     integers = _integer(operation.result) and all(map(_integer, kinds))
     exact = integers and "sat" not in instruction.modifiers
-    logic = exact or kinds[0] == "pred"
 
     def everything(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
         any_bit = np.logical_or.reduce([one != 0 for one in bits])
@@ -297,34 +299,16 @@ def spreader(instruction: Instruction, operation: PtxOperation) -> Spreader:
             spread = np.where(shifts, wide * raw[other].astype(result), spread)
         return spread
 
-    def moved(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
-        controls = CONTROLS[opcode]
-        sources = [
-            values[place] if place in controls else one.view(DTYPES[kinds[place]])
-            for place, one in enumerate(bits)
-        ]
-        there = operation.apply(*sources).astype(DTYPES[operation.result]).view(result)
-        loose = [bits[place] != 0 for place in controls]
-        return np.where(np.logical_or.reduce(loose), ~result.type(0), there) if loose else there
-
     def leading(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
         ones = values[0].view(bits[0].dtype) & ~bits[0]
         return np.where(bits[0] > ones, *_ones(result))  # an undefined bit may be the highest one
 
-    if opcode in ("mov", "cvta", "not") and logic | (opcode == "mov"):
-        return lambda bits, values: bits[0].astype(result)
-    if opcode == "xor" and logic:
-        return lambda bits, values: bits[0] | bits[1]
-    if opcode in ("and", "or") and logic:
-        return _masked(opcode)
+    if opcode in BITWISE and (exact or kinds[0] == "pred" or opcode == "mov"):
+        return _bitwise(operation, BITWISE[opcode])
     if opcode in ("add", "sub", "neg") and exact:
         return upward
     if opcode in ("mul", "mad") and exact and {"lo", "wide"} & {*instruction.modifiers}:
         return product
-    if opcode == "lop3":
-        return _looked_up
-    if opcode in CONTROLS and exact:
-        return moved
     if all(kind in PAIRS for kind in kinds) and (opcode == "set" or operation.result in PAIRS):
         return _apart(2)
     if opcode in ("vabsdiff2", "vabsdiff4") and "add" not in instruction.modifiers:
@@ -366,32 +350,26 @@ def _packed(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
     return upper << np.uint32(16) | lower
 
 
-def _masked(opcode: str) -> Spreader:
-    """A bit that the other source clears, or sets, is defined."""
+def _bitwise(operation: PtxOperation, controls: Sequence[int] = ()) -> Spreader:
+    """Bits of the result that differ as the undefined bits of each source are all 0 or all 1."""
+    result = _raw(operation.result)
 
-    def masked(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
-        a, b = bits
-        x, y = (value.view(a.dtype) for value in values)
-        if opcode == "or":
-            x, y = ~x, ~y
-        return a & b | a & y | b & x
+    def bitwise(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        ends = []
+        for place, (loose, value) in enumerate(zip(bits, values, strict=True)):
+            raw, both = value.view(loose.dtype), loose.any() and place not in controls
+            ways = (raw & ~loose, raw | loose) if both else (raw,)
+            ends.append([way.view(value.dtype) for way in ways])
+        found = [
+            operation.apply(*sources).astype(DTYPES[operation.result]).view(result)
+            for sources in itertools.product(*ends)
+        ]
+        differing = np.bitwise_or.reduce(found) ^ np.bitwise_and.reduce(found)
+        for place in controls:
+            differing = np.where(bits[place] != 0, ~result.type(0), differing)
+        return differing
 
-    return masked
-
-
-def _looked_up(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
-    """lop3 looks each bit up in a table of eight: undefined where it may find both."""
-    maybe = [
-        (~value.view(one.dtype) | one, value.view(one.dtype) | one)
-        for one, value in zip(bits[:3], values, strict=False)
-    ]
-    found = [np.zeros_like(bits[0]), np.zeros_like(bits[0])]
-    for a, b, c in np.ndindex(2, 2, 2):
-        there = maybe[0][a] & maybe[1][b] & maybe[2][c]
-        holds = (values[3] >> (4 * a + 2 * b + c) & 1).astype(bool)
-        for bit in (0, 1):
-            found[bit] |= np.where(holds == bit, there, there.dtype.type(0))
-    return found[0] & found[1]
+    return bitwise
 
 
 def _selected(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
@@ -408,6 +386,7 @@ def _compared(instruction: Instruction, operation: PtxOperation, integers: bool)
     by_bits = integers and modifiers[0] in ("eq", "ne")
     by_order = integers and modifiers[0] in ORDERS
     join = next((one for one in ("and", "or", "xor") if one in modifiers), "")
+    joining = _bitwise(find_operation(join, ("pred",))) if join else None
 
     def compared(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
         loose = (bits[0] != 0) | (bits[1] != 0)
@@ -422,12 +401,9 @@ def _compared(instruction: Instruction, operation: PtxOperation, integers: bool)
             loose &= ends[0] != ends[1]
         if not join:
             return loose
-        other = bits[2]
-        if join == "xor":
-            return loose | other
         neutral = np.full(len(loose), join == "and")
         holds = operation.apply(values[0], values[1], neutral)
-        return _masked(join)([loose, other], [holds, values[2]])
+        return joining([loose, bits[2]], [holds, values[2]])
 
     return compared
 
