@@ -73,6 +73,15 @@ class Scheduler:
         self.calls = Calls(context) if context.kernel.functions else None
         self.blocks = self._basic_blocks()
         self.executed = [0] * len(self.blocks)  # warps that entered each
+        # Those where threads only end: whoever waits there needs no register any more.
+        self.last = {
+            block.number
+            for block in self.blocks
+            if block.size == 1
+            and block.branch
+            and block.branch.opcode in ("ret", "exit")
+            and not block.guard
+        }
         self.waits = any(block.poll for block in self.blocks)  # for other blocks of the grid, say
         self.endless = bool(self.calls) or any(
             block.table or block.target is not None and block.target <= block.number
@@ -156,7 +165,8 @@ class Scheduler:
             number = key % self.waiting.step
             if number == len(self.blocks):
                 continue  # these threads are done
-            whole = not self.waiting and not parked and not self.polling
+            whole = not parked and not self.polling
+            whole = whole and all(other % self.waiting.step in self.last for other in self.waiting)
             if lanes is None or lanes.mask is not mask or lanes.whole != whole:
                 lanes = Lanes(mask, whole)
             self._run(lanes, number, key - number)
