@@ -33,7 +33,7 @@ def printf(context: Context, instruction: Instruction) -> Step:
     def step(lanes: Lanes) -> None:
         templates, buffers = read_template(lanes), read_buffer(lanes)
         batch = context.reporter.batch
-        for slot in np.flatnonzero(lanes.mask):
+        for slot in lanes.slots:
             if len(context.printed) >= MOST_CALLS:
                 return
             template = text_at(context, int(templates[slot]))
@@ -48,7 +48,7 @@ def failed_assertion(context: Context, instruction: Instruction) -> Step:
     read = _argument(context, instruction, instruction.operands[0].name)
 
     def step(lanes: Lanes) -> None:
-        slot = int(np.flatnonzero(lanes.mask)[0])
+        slot = int(lanes.slots[0])
         condition = text_at(context, int(read(lanes)[slot]))
         context.report("trap", instruction, f"the assertion `{condition}` failed", lanes.mask)
 

@@ -22,6 +22,11 @@ class Lanes:
         self.idle_warps = len(self.active_warps) - self.warps
 
     @cached_property
+    def slots(self) -> np.ndarray:
+        """The numbers of the active slots."""
+        return np.flatnonzero(self.mask)
+
+    @cached_property
     def stand_in(self) -> np.ndarray | None:
         """For each slot a slot to copy so that every slot holds the address of an active lane,
         of its own warp where it has one; None if every slot is active."""

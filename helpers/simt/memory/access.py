@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..counters import Counters
-from ..hardware import MAX_CLUSTER, WARP
+from ..hardware import MAX_CLUSTER, SECTOR, WARP
 from ..instructions import Instruction
 from ..ptx_types import UNSIGNED
 from ..suspicion import Suspicion
@@ -20,6 +20,24 @@ SHARED_STEP = 1 << 24
 SHARED_END = SHARED_WINDOW + (MAX_CLUSTER + 1) * SHARED_STEP
 LOCAL_WINDOW = 1 << 33
 LOCAL_END = LOCAL_WINDOW + (1 << 24)
+
+
+class Pattern:
+    """How the addresses of an access lie to the first of them. It is often the same in each round
+    of a loop, and what follows from it need not be found again."""
+
+    def __init__(self, offsets: np.ndarray):
+        self.offsets = offsets
+        self.lowest, self.highest = int(offsets.min()), int(offsets.max())
+        self.low_bits = int(np.bitwise_or.reduce(offsets))
+        self.sectors: dict[int, int] = {}  # by where in a sector the first address is
+
+    def sectors_from(self, first: int) -> int:
+        """Sectors of all warps, if the first address is this."""
+        place = first % SECTOR
+        if place not in self.sectors:
+            self.sectors[place] = distinct_per_warp((self.offsets + place) // SECTOR)
+        return self.sectors[place]
 
 
 @dataclass
@@ -39,10 +57,20 @@ class Access:
     releases: bool = False
     read_only: bool = False  # by a cache that does not see what the launch stores
     asynchronous: bool = False  # goes on until somebody waits for it
+    pattern: Pattern | None = None  # of the last execution
 
     @property
     def width(self) -> int:
         return self.size * self.elements
+
+    def placed(self, addresses: np.ndarray) -> tuple[int, Pattern]:
+        """(the first address, how the others lie to it)."""
+        first = int(addresses[0])
+        offsets, known = addresses - first, self.pattern
+        same = known is not None and len(known.offsets) == len(offsets)
+        if not same or np.count_nonzero(known.offsets != offsets):
+            self.pattern = known = Pattern(offsets)
+        return first, known
 
     def explain_alignment(self, place: str) -> str:
         """The message for an address that is no multiple of its width."""

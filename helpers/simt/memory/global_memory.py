@@ -23,7 +23,7 @@ from ..hardware import ALLOCATION_ALIGN, BULK_ALIGN, SECTOR
 from ..instructions import Instruction, Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
-from .access import Access, all_ones, distinct_per_warp, stores_same
+from .access import Access, Pattern, all_ones, stores_same
 from .global_races import GlobalRaces
 from .races import Epochs
 
@@ -127,13 +127,12 @@ class GlobalMemory:
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
-        self._count("load", addresses, access, lanes)
         values = None
         for allocation, chosen in self._parts(addresses, access, lanes, "load"):
             places = addresses if chosen is lanes else chosen.with_stand_ins(addresses)
             offsets = places - allocation.page
             if allocation.epochs is not None and not access.atomic:
-                slots = np.flatnonzero(chosen.mask)
+                slots = chosen.slots
                 self.races.read(allocation.epochs, offsets[slots], slots, access)
             view = allocation.views[access.size]
             index = offsets >> (access.size.bit_length() - 1)
@@ -150,7 +149,6 @@ class GlobalMemory:
         self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes: Lanes
     ) -> None:
         """Store one array of unsigned values per element; lanes that may not write are dropped."""
-        self._count("store", addresses, access, lanes)
         for allocation, chosen in self._parts(addresses, access, lanes, "store"):
             places, kept = addresses, values
             if chosen is not lanes:
@@ -159,7 +157,7 @@ class GlobalMemory:
                 kept = [chosen.with_stand_ins(value) for value in wide]
             offsets = places - allocation.page
             self.changes += not access.atomic
-            slots = np.flatnonzero(chosen.mask)
+            slots = chosen.slots
             self._wrote(allocation, access.instruction, slots)
             view = allocation.views[access.size]
             index = offsets >> (access.size.bit_length() - 1)
@@ -184,40 +182,38 @@ class GlobalMemory:
             where = allocation.epochs, offsets, slots[chosen]
             self.races.write(*where, access, wrote=wrote[chosen])
 
-    # ---- counting ----
-
-    def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
-        if access.atomic:
-            return
-        tally = vars(access.tally)
-        tally[f"{verb}_requests"] += lanes.warps
-        tally[f"{verb}_sectors"] += distinct_per_warp(addresses >> 5) - lanes.idle_warps
-        tally[f"{verb}_bytes"] += lanes.count * access.width
-
     # ---- checking ----
 
     def _parts(
         self, addresses: np.ndarray, access: Access, lanes: Lanes, verb: str
     ) -> Iterator[tuple[Allocation, Lanes]]:
-        """Yields each allocation with the lanes that may access it; reports the others."""
-        allocation = self._common_allocation(addresses, access)
+        """Count the access; yields each allocation with the lanes that may access it, and reports
+        the others."""
+        first, pattern = access.placed(addresses)
+        if not access.atomic:
+            tally = vars(access.tally)
+            tally[f"{verb}_requests"] += lanes.warps
+            tally[f"{verb}_sectors"] += pattern.sectors_from(first) - lanes.idle_warps
+            tally[f"{verb}_bytes"] += lanes.count * access.width
+        allocation = self._common_allocation(first, pattern, addresses, access)
         if allocation is not None:
             yield allocation, lanes
             return
         for one, active in self._sort_out(addresses, access, lanes, verb):
             yield one, Lanes(active)
 
-    def _common_allocation(self, addresses: np.ndarray, access: Access) -> Allocation | None:
+    def _common_allocation(
+        self, first: int, pattern: Pattern, addresses: np.ndarray, access: Access
+    ) -> Allocation | None:
         """The allocation that holds every lane's access, all aligned; None if there is none."""
-        lowest, highest = int(addresses.min()), int(addresses.max())
+        lowest, highest = first + pattern.lowest, first + pattern.highest
         allocation = self.allocation_near(lowest)
         if (
             allocation is None
             or lowest < allocation.start
             or highest + access.width > allocation.stop
+            or (first | pattern.low_bits) & (access.width - 1)
         ):
-            return None
-        if int(np.bitwise_or.reduce(addresses)) & (access.width - 1):
             return None
         if allocation.rows and allocation.leaves_row(addresses, access.width).any():
             return None

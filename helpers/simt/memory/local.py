@@ -76,7 +76,7 @@ class LocalMemory:
         self, addresses, access: Access, lanes: Lanes, verb: str
     ) -> tuple[np.ndarray, np.ndarray]:
         """(slots that may access, their first element in the batch's); reports the others."""
-        slots = np.flatnonzero(lanes.mask)
+        slots = lanes.slots
         wanted = addresses[slots]
         misaligned = wanted & (access.width - 1) != 0
         outside = (wanted < 0) | (wanted + access.width > self.bytes)

@@ -160,7 +160,7 @@ class SharedMemory:
 
     def valid(self, addresses, access: Access, lanes: Lanes, verb: str):
         """(slots that may access, their places in the batch's bytes); reports the others."""
-        slots = np.flatnonzero(lanes.mask)
+        slots = lanes.slots
         wanted = addresses[slots]
         blocks = slots // self.padded
         outside = np.zeros(len(slots), bool)
@@ -269,7 +269,7 @@ def wavefronts(addresses: np.ndarray, width: int, lanes: Lanes, load: bool) -> t
         alike = ((pairs[:, :, 0] == pairs[:, :, 1]) | ~active.all(axis=2)).all(axis=1)
         if alike.any():
             group = np.where(alike, 2 * lanes_at_once, lanes_at_once)
-            return _wavefronts_of(np.flatnonzero(lanes.mask), first, words, group)
+            return _wavefronts_of(lanes.slots, first, words, group)
     # Within 32 neighbouring words no bank is wanted twice: the usual case, and quick to see.
     by_group = first.reshape(-1, lanes_at_once)
     active = lanes.mask.reshape(-1, lanes_at_once).any(axis=1)

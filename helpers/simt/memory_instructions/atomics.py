@@ -68,7 +68,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
 
     def change(lanes: Lanes, places: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
         """Returns what was there before."""
-        slots = np.flatnonzero(lanes.mask)
+        slots = lanes.slots
         result, wrote = np.zeros(context.slots, dtype), lanes.mask.copy()
         where = _locations(context, memory, places[slots], slots)
         for chosen, many in _turns(where):

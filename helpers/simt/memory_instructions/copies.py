@@ -195,7 +195,7 @@ class _BulkCopy:
         bars = self.bar(lanes) if self.bar else None
         copies, shared, tally = self.context.copies, self.context.shared, self.tally
         tally.copy_requests += lanes.warps
-        for slot in np.flatnonzero(lanes.mask).tolist():
+        for slot in lanes.slots.tolist():
             to, start, size = int(targets[slot]), int(sources[slot]), int(lengths[slot])
             data = None
             if (to | start | size) % BULK_ALIGN:
