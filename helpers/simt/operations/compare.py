@@ -11,8 +11,9 @@ from .base import form
 from .rounding import TINY, as_floats
 
 
-def _ordered(function: Callable) -> Callable:
-    return lambda a, b: function(a, b) & (a == a) & (b == b)
+def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    found = a != b
+    return found & (a == a) & (b == b) if a.dtype.kind == "f" else found
 
 
 def _or_nan(function: Callable) -> Callable:
@@ -21,7 +22,7 @@ def _or_nan(function: Callable) -> Callable:
 
 COMPARISONS: dict[str, Callable] = {
     "eq": np.equal,
-    "ne": _ordered(np.not_equal),
+    "ne": _unequal,  # and ordered
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,

@@ -40,14 +40,19 @@ form("add", "rounding:direction T:f64")(functools.partial(_rounded, np.add))
 form("sub", "rounding:direction T:f64")(functools.partial(_rounded, np.subtract))
 
 
+def _exact_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of fp32 numbers, in fp64."""
+    return a.astype(np.float64) * b.astype(np.float64)
+
+
 @form("fma mad", "rn? ftz? T:f32", "T T T")
 def _fused_f32(a, b, c):
-    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
+    return (_exact_product(a, b) + c.astype(np.float64)).astype(np.float32)
 
 
 @form("fma mad", f"{ROUNDING} T:f32", "T T T")
 def _fused_and_rounded(a, b, c, rounding: str, saturated: str):
-    result = rounded_sum(np.multiply(a, b, dtype=np.float64), c, rounding or "rn")
+    result = rounded_sum(_exact_product(a, b), c.astype(np.float64), rounding or "rn")
     return saturate(result) if saturated else result
 
 

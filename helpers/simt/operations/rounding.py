@@ -17,18 +17,18 @@ NOT_A_NUMBER = 0x7FFF  # what the hardware gives for any NaN, in both 16-bit typ
 
 def flush(values: np.ndarray, tiny: np.floating = TINY) -> np.ndarray:
     """Subnormal fp32 values to zero of the same sign (-ftz=true)."""
-    kept = np.abs(values)
-    np.greater_equal(
-        kept, tiny, out=kept
-    )  # 1 or 0 as floats: bools would take several times as long
-    kept *= values
-    return kept
+    small = np.abs(values) < tiny
+    if not np.count_nonzero(small):
+        return values
+    return values * np.logical_not(small, out=small)
 
 
 def saturate(values: np.ndarray) -> np.ndarray:
     """.sat: clamp to [0, 1], NaN and -0 to 0."""
     zero, one = values.dtype.type(0), values.dtype.type(1)
-    return np.where(values > 0, np.minimum(values, one), zero)
+    result = np.fmin(np.fmax(values, zero), one)
+    result += zero  # -0 becomes 0
+    return result
 
 
 def rounded_sum(
@@ -38,10 +38,13 @@ def rounded_sum(
     if rounding == "rn":
         return (a + b).astype(dtype)
     total, rest = exact_sum(a, b)
-    if rounding == "rm":
+    if rounding == "rm" and not total.all():
         total = np.where(total == 0, -(-a - b), total)  # rounding down, 1 - 1 is -0
-    overflow = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
-    return round_to(total, dtype, rounding, np.where(overflow, -total, rest))
+    if dtype is np.float64 and not np.isfinite(total).all():
+        overflow = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
+        rest = np.where(overflow, total, rest)
+        total = np.where(overflow, np.copysign(np.finfo(dtype).max, total), total)
+    return round_to(total, dtype, rounding, rest)
 
 
 def widen(values: np.ndarray, kind: str) -> np.ndarray:
@@ -108,15 +111,12 @@ def round_to(
     nearest = exact.astype(dtype)
     if rounding == "rn":
         return nearest
-    back = nearest.astype(exact.dtype)
-    result = nearest
+    result, excess = nearest, nearest - exact
     if rounding in ("rm", "rz"):
-        too_high = (back > exact) | (back == exact) & (rest < 0)
-        too_high = too_high if rounding == "rm" else too_high & (back > 0)
+        too_high = excess > rest if rounding == "rm" else (excess > rest) & (nearest > 0)
         result = np.where(too_high, np.nextafter(nearest, dtype(-np.inf)), result)
     if rounding in ("rp", "rz"):
-        too_low = (back < exact) | (back == exact) & (rest > 0)
-        too_low = too_low if rounding == "rp" else too_low & (back < 0)
+        too_low = excess < rest if rounding == "rp" else (excess < rest) & (nearest < 0)
         result = np.where(too_low, np.nextafter(nearest, dtype(np.inf)), result)
     return result
 
