@@ -251,7 +251,7 @@ def _check_pointer(parameter: Parameter, value) -> None:
     is_list = isinstance(value, list | tuple) or (is_array and value.dtype == object)
     if value is None or isinstance(value, Integral) and value == 0:
         return
-    if isinstance(value, np.ma.MaskedArray):
+    if hasattr(value, "filled"):  # numpy.ma takes a while to import
         raise TypeError(f"{name} is a masked array: pass {name}.filled() or {name}.data")
     if is_list and parameter.table:
         for number, one in enumerate(value):
