@@ -6,7 +6,9 @@ regular file of this user, or is damaged, is as good as absent, and is never wai
 A result also depends on what NVRTC could read for a kernel. Every `#include` of the text counts,
 and every one of the headers found, whatever the conditions around it, and of all files with that
 name, wherever NVRTC searches: what it reads is among them. A header counts by its content and by
-its place in the search, not by its path, so that clones share results.
+its place in the search, not by its path, so that clones share results. The headers of CUDA are not
+read: they count by the versions of their packages, and are taken to ask for no header but their own
+and those of the host.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -156,90 +158,40 @@ SETTLED = 2_000_000_000  # nanoseconds
 WORD = re.compile(r"include(?:_next)?\b")
 NAME = re.compile(r'(?:\s|/\*(?:[^*]|\*(?!/))*\*/)*(?:<([^>\n]+)>|"([^"\n]+)")')
 COMPUTED = ""  # a name that the preprocessor alone knows
+# What headers of CUDA may ask for outside of CUDA.
+HOST_HEADERS = sorted(os.listdir(Path(__file__).with_name("headers")))
 
 
 class HeaderState(NamedTuple):
-    """What counts of a header, or of several."""
+    """What counts of a header."""
 
     hash: str
     asks_for: tuple[str, ...]
 
 
-def state(
-    code: str, named: Sequence[str], own: Sequence[str], toolkit: tuple[str, ...]
-) -> str | None:
-    """A hash of all files that the text, a header of it or an option (`named`) asks for.
-
-    NVRTC searches the folders `own`, of which the first is the working directory, and then those of
-    the toolkit. None if the preprocessor alone knows what is asked for, or a file cannot be read.
+def state(code: str, named: Sequence[str], folders: Sequence[str]) -> str | None:
+    """A hash of all files that the text, a header of it or an option (`named`) asks for, in the
+    working directory, which comes first, and the folders that are searched before those of CUDA.
+    None if the preprocessor alone knows what is asked for, or a file cannot be read.
     """
-
-    def header(path: str) -> HeaderState | None:
-        if not path.startswith(_roots(toolkit)):
-            return header_state(path)
-        whole = _in_toolkit(path, toolkit)
-        return whole and whole._replace(asks_for=_in_part(whole.asks_for, own))
-
-    found = _follow(own[0], (*named, *asked_for(code)), (*own, *toolkit), header)
-    return found and found.hash
-
-
-def _follow(
-    home: str,
-    names: Sequence[str],
-    folders: Sequence[str],
-    header: Callable[[str], HeaderState | None],
-) -> HeaderState | None:
-    """All headers that are asked for by these names, and those that they ask for, as one."""
     digest = hashlib.sha256()
-    places: dict[str, str | None] = {}  # a path as it is searched for -> the file there
-    found: dict[str | None, str] = {None: "none"}
-    asked: dict[str, None] = {}
-    waiting = [(home, names)]
+    found: dict[str | None, str] = {None: "none"}  # by file
+    waiting = [(folders[0], (*named, *asked_for(code), *HOST_HEADERS))]
     for home, names in waiting:
         if COMPUTED in names:
             return None
         for name in names:
-            for path in (os.path.join(folder, name) for folder in (home, *folders)):
-                if path not in places:
-                    places[path] = _place(path)
-                place = places[path]
+            for folder in (home, *folders):
+                place = _place(os.path.join(folder, name))
                 if place not in found:
-                    one = header(place)
+                    one = header_state(place)
                     if one is None:
                         return None
                     found[place] = f"{len(found)} {one.hash}"
                     waiting.append((os.path.dirname(place), one.asks_for))
                 digest.update(f"{found[place]} ".encode())
             digest.update(f"{name}\n".encode())
-            asked[name] = None
-    return HeaderState(digest.hexdigest(), tuple(asked))
-
-
-@functools.lru_cache(maxsize=16)
-def _roots(folders: tuple[str, ...]) -> tuple[str, ...]:
-    """What a path in one of the folders begins with."""
-    return tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
-
-
-@functools.lru_cache(maxsize=256)
-def _in_toolkit(path: str, folders: tuple[str, ...]) -> HeaderState | None:
-    """A header of the toolkit with all that it asks for in there. The toolkit does not change while
-    a process runs, and what its headers compute the names of is in there too."""
-
-    def header(path: str) -> HeaderState | None:
-        one = header_state(path)
-        return one and one._replace(asks_for=tuple(filter(None, one.asks_for)))
-
-    home, name = os.path.split(path)
-    return _follow(home, (name,), folders, header)
-
-
-def _in_part(names: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """Those of the names of which these folders have the first part."""
-    first = {name.partition("/")[0] for name in names}
-    there = {one for one in first if any(os.path.exists(os.path.join(f, one)) for f in folders)}
-    return tuple(name for name in names if name.partition("/")[0] in there)
+    return digest.hexdigest()
 
 
 def asked_for(text: str) -> tuple[str, ...]:

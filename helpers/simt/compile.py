@@ -128,14 +128,14 @@ def _compile(
         flags.append("--std=c++17")
     folders, named, rest = _files_of(flags)
     texts = "\n".join((code, *(text for _, text in headers)))
-    files = texts, named, (os.getcwd(), *folders), include_folders()
+    files = texts, named, (os.getcwd(), *folders)
     state = cache.state(*files)
     flags += [f"-I{folder}" for folder in include_folders()]
     if state is None:
         return _compile_anew(code, arch, flags, form, expressions, headers)
-    version = nvrtc.nvrtcVersion()[1:]
+    versions = nvrtc.nvrtcVersion()[1:], toolkit_versions()
     text = code, tuple(headers), state
-    key = repr((version, CUPY_OPTIONS, arch, rest, form, expressions, *text))
+    key = repr((versions, CUPY_OPTIONS, arch, rest, form, expressions, *text))
     entry = f"{hashlib.sha256(key.encode()).hexdigest()}.{form.lower()}"
     kept = _MEMORY.get(entry) or _stored(entry)
     if kept is None:
@@ -290,3 +290,13 @@ def include_folders() -> tuple[str, ...]:
             Path(cupy.origin).parent / "_core" / "include" / "cupy" / "_cccl" / "libcudacxx"
         )
     return tuple(str(folder) for folder in candidates if folder.is_dir())
+
+
+@functools.lru_cache(maxsize=1)
+def toolkit_versions() -> tuple[str, ...]:
+    """The installed packages, with their versions, that the folders of the CUDA headers are of."""
+    parents = {parent for folder in include_folders() for parent in Path(folder).parents}
+    sites = [one for one in parents if one.name in ("site-packages", "dist-packages")]
+    known = [name for site in sites for name in site.glob("*.dist-info")]
+    known += Path(sys.prefix).glob("conda-meta/*.json")
+    return tuple(sorted(one.name for one in known if one.name.startswith(("nvidia", "cu"))))

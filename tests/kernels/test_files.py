@@ -29,7 +29,7 @@ from helpers.problem.problem import MAX_INT, Problem
 from helpers.run.bound import Kernel, kernel_of
 from helpers.run.references import make_inputs, outputs
 from helpers.simt import cache, lines_of
-from helpers.simt.compile import CompileError, compile_ptx, include_folders
+from helpers.simt.compile import CompileError, compile_ptx, include_folders, toolkit_versions
 from helpers.simt.cuda_text import kernel_names, signature, strip_comments, token_hash
 from tests.helpers.sources import APART
 
@@ -105,8 +105,8 @@ def compile_plain(code: str, target: str, options: Sequence[str] = ()) -> str:
     "sm_90" also the assembler, which alone reads what stands in `asm`. What it says of a text that
     it takes is kept beside the compiled kernels, as long as no header changes."""
     flags = [f"--gpu-architecture={target}", "--std=c++17", *options]
-    state = cache.state(code, (), (os.getcwd(),), include_folders())
-    what = repr(("said", nvrtc.nvrtcVersion()[1:], flags, code, state))
+    state = cache.state(code, (), (os.getcwd(),))
+    what = repr(("said", nvrtc.nvrtcVersion()[1:], toolkit_versions(), flags, code, state))
     entry = f"{hashlib.sha256(what.encode()).hexdigest()}.ptx"
     if state and (said := cache.read(entry)) is not None:
         return said.decode()

@@ -182,22 +182,6 @@ def test_a_folder_that_is_a_link_leads_where_it_leads(tmp_path: Path) -> None:
     assert again(code, options) != first
 
 
-def test_own_header_before_one_that_the_toolkit_asks_for(
-    tmp_path: Path, compiled: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toolkit, own = tmp_path / "toolkit", tmp_path / "own"
-    for folder in (toolkit / "nv", own / "nv"):
-        folder.mkdir(parents=True)
-    (toolkit / "outer.h").write_text("#include <nv/factor.h>\n#ifdef H\n#include H\n#endif\n")
-    (toolkit / "nv" / "factor.h").write_text("#define FACTOR 3\n")
-    monkeypatch.setattr(compile, "include_folders", lambda: (str(toolkit),))
-    code, options = "#include <outer.h>\n" + CODE, (f"-I{own}",)
-    first = again(code, options)
-    assert again(code, options) == first and len(compiled) == 1
-    (own / "nv" / "factor.h").write_text("#define FACTOR 7\n")
-    assert again(code, options) != first
-
-
 def test_source_that_asks_which_files_there_are_is_told_anew(tmp_path: Path) -> None:
     code = '#if __has_include("factor.h")\n#define FACTOR 3\n#else\n#define FACTOR 4\n#endif\n'
     old = again(code + CODE, (f"-I{tmp_path}",))
@@ -216,10 +200,32 @@ def test_clones_share_results(
     assert len(compiled) == 1
 
 
-def test_headers_of_the_toolkit_are_held_against_their_content(compiled: list) -> None:
+def test_headers_of_the_toolkit_count_by_its_version(
+    compiled: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = "#include <cuda_fp16.h>\n" + CODE
     assert again(code) == again(code)
     assert len(compiled) == 1
+    assert any(one.startswith("nvidia_cuda_runtime-") for one in compile.toolkit_versions())
+    monkeypatch.setattr(compile, "toolkit_versions", lambda: ("nvidia_cuda_runtime-99",))
+    again(code)
+    assert len(compiled) == 2
+
+
+def test_header_of_the_host_that_one_of_the_toolkit_asks_for(
+    tmp_path: Path, compiled: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toolkit").mkdir()
+    (tmp_path / "toolkit" / "outer.h").write_text(
+        "#include <limits.h>\n#ifdef H\n#include H\n#endif"
+    )
+    monkeypatch.setattr(compile, "include_folders", lambda: (str(tmp_path / "toolkit"),))
+    (tmp_path / "limits.h").write_text("#define FACTOR 3\n")
+    code, options = "#include <outer.h>\n" + CODE, (f"-I{tmp_path}",)
+    first = again(code, options)
+    assert again(code, options) == first and len(compiled) == 1
+    (tmp_path / "limits.h").write_text("#define FACTOR 7\n")
+    assert again(code, options) != first
 
 
 def test_folder_that_cannot_be_written_is_no_error(
