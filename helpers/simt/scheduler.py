@@ -72,6 +72,7 @@ class Scheduler:
         self.barriers = Barriers(context)
         self.calls = Calls(context) if context.kernel.functions else None
         self.blocks = self._basic_blocks()
+        self.jumps = {block.number for block in self.blocks if not block.steps}
         self.executed = [0] * len(self.blocks)  # warps that entered each
         # Those where threads only end: whoever waits there needs no register any more.
         self.last = {
@@ -160,7 +161,7 @@ class Scheduler:
         while self.waiting or parked or self.polling:
             if not self.waiting and not self._let_go():
                 continue
-            key = min(self.waiting)
+            key = self._last() if self.context.shape.backwards else min(self.waiting)
             mask = self.waiting.pop(key)
             number = key % self.waiting.step
             if number == len(self.blocks):
@@ -171,6 +172,16 @@ class Scheduler:
                 lanes = Lanes(mask, whole)
             self._run(lanes, number, key - number)
         self.context.end_batch()
+
+    def _last(self) -> int:
+        """The group to run in the other order: the highest, once those have gone on that stand at
+        nothing but a jump. A warp whose lanes are in several groups is in the lowest first."""
+        taken, free = np.zeros(1, bool), []
+        for key in sorted(self.waiting):
+            warps = self.waiting[key].reshape(-1, WARP).any(axis=1)
+            free += [] if (warps & taken).any() else [key]
+            taken = taken | warps
+        return next((key for key in free if key % self.waiting.step in self.jumps), free[-1])
 
     def _let_go(self) -> bool:
         """No thread can run: let go some that wait. Returns whether those that poll are to try

@@ -58,6 +58,37 @@ def test_a_store_after_the_unlock_is_found_whichever_block_is_first(reader: int)
     assert not findings(SAFE, orders=2)
 
 
+APART = """#line 1 "kernels/x.cu"
+extern "C" __global__ void k(int* y, int* lock) {
+    if (blockIdx.x == READER) {
+        while (atomicCAS(lock, 0, 1) != 0);
+        __threadfence();
+        lock[1] = y[0];
+        __threadfence();
+        atomicExch(lock, 0);
+    } else {
+        while (atomicCAS(lock, 0, 1) != 0);
+        __threadfence();
+        lock[2] = y[0];
+        __threadfence();
+        atomicExch(lock, 0);
+        y[0] = 5;
+    }
+}"""
+
+
+@pytest.mark.parametrize("reader", [0, 1])
+@pytest.mark.parametrize("condition", ["==", "!="])
+def test_blocks_that_take_different_paths_change_their_order_too(
+    reader: int, condition: str
+) -> None:
+    code = APART.replace("==", condition, 1)
+    kernel = KernelText(code, "k", (f"-DREADER={reader}",))
+    arrays = np.zeros(1, np.int32), np.zeros(3, np.int32)
+    (found,) = simulate(kernel, 2, 1, arrays, orders=2).findings
+    assert (found.kind, found.line) == ("race on global memory", 5)
+
+
 ORDERED = """extern "C" __global__ void k(int* y) {
     if (threadIdx.x == 0) y[1 + blockIdx.x] = atomicAdd(y, 1);
 }"""
