@@ -61,7 +61,7 @@ def fill_variables(
         parameter, size = declared.get(name), held[name].variable.size
         if parameter is not None and parameter.pointer:
             if not isinstance(value, np.ndarray) or not value.ndim:
-                raise TypeError(f"{name} is an array of {parameter.type}: pass a numpy array")
+                raise TypeError(f"{name} is an array of {parameter.type}: pass an array")
             check_argument(parameter, value)
         elif parameter is not None and parameter.dtype is not None:
             single = isinstance(value, np.ndarray) and not value.ndim
@@ -213,7 +213,8 @@ def argument(text: str, parameter: Parameter, random: np.random.Generator):
         value = _argument(text, parameter, random) if ";" not in text else None
         if ";" in text:
             if not parameter.table and (parameter.pointer or parameter.dtype is not None):
-                raise ValueError(f"the kernel takes no pointer to pointers, which {text} is")
+                kind = parameter.type + "*" * parameter.pointer
+                raise ValueError(f"the kernel takes {kind}, not the list of arrays {text}")
             value = [_argument(part, parameter, random) for part in text.split(";") if part]
     except (ValueError, TypeError, OverflowError, MemoryError, OSError, EOFError) as error:
         said = " ".join(str(error).split()) or type(error).__name__

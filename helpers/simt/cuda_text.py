@@ -259,7 +259,7 @@ def _aliases(plain: str) -> dict[str, str]:
 
 def _parameter(text: str, number: int, aliases: dict[str, str]) -> Parameter:
     """One parameter from its declaration, whose name is "argument N" if it has none."""
-    text = NO_TYPE.sub(" ", text.partition("=")[0])
+    text = NO_TYPE.sub(" ", text.partition("=")[0]).replace("&", "*")
     arrays = bool(re.search(r"\[[^\]]*\]\s*$", text))
     text = re.sub(r"(\[[^\]]*\]\s*)+$", "", text).strip()
     if to_array := re.fullmatch(r"(.*)\(\s*\*\s*(?:const\s*)?(\w*)\s*\)", text, flags=re.DOTALL):

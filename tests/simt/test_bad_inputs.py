@@ -35,6 +35,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("m.cu").write_text(CODE)
     Path("wrong.cu").write_text(f"{CODE}__global__ void wrong() {{ oops(); }}\n")
+    Path("changed.cu").write_text("__global__ void changed(int& n) { n = 1; }\n")
+    Path("twins.cu").write_text(
+        "".join(f"__global__ void a({one} x) {{}}\n" for one in "int float".split())
+    )
+    Path("shared.cu").write_text(
+        "__global__ void k(int* y) { __shared__ int s[99999]; s[*y] = 1; *y = s[0]; }\n"
+    )
     Path("host.cu").write_text("int main() { return 0; }\n")
     Path("binary.cu").write_bytes(bytes(range(256)))
     Path("wide.cu").write_text(CODE, encoding="utf-16")
@@ -73,6 +80,10 @@ WRONG_LINES = {
     "": "a CUDA source file is needed, as in: simt mine.cu",
     "wrong.cu --kernel Scale --grid 1 --block 1": "no kernel named 'Scale' in this source; kernels "
     "there: twice, scale, pair, wrong",
+    "twins.cu --kernel a --grid 1 --block 1 --args 1": "2 kernels are named 'a' in this source",
+    "shared.cu --grid 1 --block 1 --args int[4]": "k requests 399996 bytes of static, 0 of dynamic",
+    "m.cu more.cu --kernel scale": "unrecognized arguments: more.cu",
+    "m.cu:6 --kernel scale --grid 1 --block 1": "cannot read m.cu:6: No such file",
     # ---- the launch ----
     "m.cu --kernel scale": "--grid and --block are needed to run a kernel",
     "m.cu --kernel scale --grid 1": "--grid and --block are needed to run a kernel",
@@ -86,7 +97,14 @@ WRONG_LINES = {
     f"--limit 1e6 {ARGS}": "argument --limit: '1e6' is not an integer",
     f"--limit 0 {ARGS}": "argument --limit: 0 is below 1",
     f"--grid 1000 --block 1024 --cooperative {ARGS}": "a cooperative launch of 1000 blocks",
+    f"--grid 2147483648 {ARGS}": "grid (2147483648,) is outside CUDA's limits of 1 to",
+    f"--block 1024 2 {ARGS}": "block (1024, 2, 1) has 2048 threads; CUDA allows 1024",
+    f"--grid 1 1 1 1 {ARGS}": "grid (1, 1, 1, 1) must have one to three sizes",
+    f"--grid {ARGS}": "argument --grid: expected at least one argument",
     # ---- options ----
+    f"--format pdf {ARGS}": "argument --format: invalid choice: 'pdf'",
+    f"--option=-arch=sm_10 {ARGS}": "-arch=sm_10: the SIMT machine models an H200 and compiles",
+    f"--nope {ARGS}": "unrecognized arguments: --nope",
     f"--orders 3 {ARGS}": "argument --orders: invalid choice: 3",
     f"--volatile strong {ARGS}": "argument --volatile: invalid choice: 'strong'",
     f"--option=-O3 {ARGS}": "NVRTC rejects a compiler option: unrecognized option -O3",
@@ -103,7 +121,14 @@ WRONG_LINES = {
     "-o x.npy --args x.npy float32[100] 99 0.5": "-o x.npy is an argument of the kernel: name",
     "m.cu -o report.sarif": "--format and -o are for the report of a run: pass --grid and --block",
     "m.cu --format sarif": "--format and -o are for the report of a run: pass --grid and --block",
+    f"-o x.npy/report {ARGS}": "-o x.npy/report: there is no folder x.npy; create it first",
     # ---- arguments ----
+    "changed.cu --grid 1 --block 1 --args 4": "n: the kernel takes int*, not 4: pass an array",
+    "--args 'float32[9];' float32[9] 9 0.5": "x: the kernel takes float*, not the list of arrays",
+    "--args float32[100] float32[100] 99u 0.5": "n: '99u' is not a number, an array such as",
+    "--args float32[100] float32[100] 99 float32[1]": "a: the kernel takes float, not the array",
+    f"{ARGS} weights=null": "weights is an array of float: pass an array",
+    f"{ARGS} weights=float32[6]": "weights has 20 bytes, too few for the 24 that are given",
     "--args": "scale takes 4 arguments (x, y, n, a), not 0",
     "--args float32[100 float32[100] 99 0.5": "x: 'float32[100' is not a number, an array such as",
     "--args float32[10x10] x.npy 99 0.5": "x: 'float32[10x10]' is not a number, an array such as",
@@ -120,6 +145,7 @@ WRONG_LINES = {
 }
 RIGHT_LINES = [
     f"--option -DX=1 {ARGS}",
+    f"--option=-G {ARGS}",
     "--args float[100] float[100] 99 0.5",
     "--args 'float32[10, 10]' float32[100] 99 0.5",
     "--args float32[100] float32[100] 0x10 0.5",

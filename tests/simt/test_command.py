@@ -113,7 +113,11 @@ WRONG = {
     "a more absurd one": (5, f"int32[{'9' * 40}]", "z: int32[999"),
     "another dtype": (5, "float32[4]", "z is float32, the kernel takes int32 (int*)"),
     "addresses of a wrong size": (4, "float32[4]", "rows is float32, the kernel takes uint64"),
-    "pointers where there are none": (5, "int32[4];int32[4]", "z: the kernel takes no pointer to"),
+    "pointers where there are none": (
+        5,
+        "int32[4];int32[4]",
+        "z: the kernel takes int*, not the list",
+    ),
     "no size": (5, "int32[,]", "z: int32[,] has no size"),
     "no dtype": (5, "float31[4]", "z: 'float31' is not a dtype such as float32"),
     "objects": (5, "object[4]", "z: 'object' is not a dtype of numbers"),

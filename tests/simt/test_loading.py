@@ -445,7 +445,7 @@ def test_a_value_that_does_not_fit_a_constant_is_refused(arg: str, message: str,
 @pytest.mark.parametrize(
     ("symbols", "message"),
     [
-        ({"weights": 3}, "weights is an array of float: pass a numpy array"),
+        ({"weights": 3}, "weights is an array of float: pass an array"),
         ({"weights": np.zeros(1)}, "weights is float64, the kernel takes float32"),
         ({"offset": np.zeros(2, np.int32)}, "offset is an array, the kernel takes int"),
         ({"offset": 4.5}, "offset is 4.5, the kernel takes int"),

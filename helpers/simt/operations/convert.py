@@ -13,7 +13,7 @@ from .rounding import round_to, rounded_sum, saturate
 
 # One address space: generic and global addresses are the same number.
 @form("mov", "T:integer|float|pred", "T")
-@form("cvta", "to? global? T:integer", "T")
+@form("cvta", "to? global? const? T:integer", "T")
 def _same(a):
     return a
 
