@@ -77,14 +77,19 @@ def tried(path: Path, source: sources.Source, name: str, options: list[str]) -> 
         trace = simulate(kernel, parsed.cluster, block, values, 16384, instruction_limit=2_000_000)
     except KeyboardInterrupt:  # by the timer
         return "loaded", f"over {SECONDS} seconds"
-    except UnsupportedPTX as error:
-        refused = str(error).startswith("the SIMT machine does not run ")
-        return "refused" if refused else "failed", str(error)
     except Exception as error:
-        kind = "behind #if" if "an #if leaves it out" in str(error) else kind
-        return kind, f"{type(error).__name__}: {error}"[:2000]
+        return refusal(error, kind)
     found = sorted({one.kind for one in trace.findings})
     return "loaded" if "hang" in found else "ran", "; ".join(found)
+
+
+def refusal(error: Exception, kind: str) -> tuple[str, str]:
+    """(the kind, what was said) of a kernel that does not run; `kind` is how far it came."""
+    if isinstance(error, UnsupportedPTX):
+        refused = str(error).startswith("the SIMT machine does not run ")
+        return "refused" if refused else "failed", str(error)
+    kind = "behind #if" if "an #if leaves it out" in str(error) else kind
+    return kind, f"{type(error).__name__}: {error}"[:2000]
 
 
 def survey(path: Path, options: list[str], log: Path) -> list[dict]:

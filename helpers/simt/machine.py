@@ -114,9 +114,10 @@ def simulate(
     backward branch or function call counts as a hang; a kernel without either stops at the limit.
 
     With `orders=2` the launch is executed once more from the same inputs, with the blocks in
-    reverse order, and so with warps that took different paths. A finding of the second execution is added unless the first has one of its kind
-    on the same lines; outputs and all else in the trace are of the first. CUDA promises no order of
-    blocks: a kernel whose blocks wait for blocks of lower numbers may hang in the second.
+    reverse order, and so with warps that took different paths. A finding of the second execution is
+    added unless the first has one of its kind on the same lines; outputs and all else in the trace
+    are of the first. CUDA promises no order of blocks: a kernel whose blocks wait for blocks of
+    lower numbers may hang in the second.
 
     `volatile="plain"` judges volatile accesses as ordinary ones: two threads race on a volatile
     variable unless a barrier, or an atomic with fences, orders them. PTX says, and the default
