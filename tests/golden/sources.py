@@ -22,7 +22,7 @@ from helpers.problem.operations import OPERATIONS
 from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_inputs, outputs
 from helpers.simt import Trace, simulate
-from tests.copied import compilers, family
+from tests.copied import compilers, library
 from tests.hardware.cases import Case, compared, patterns, reported, source
 from tests.hardware.ragged import ragged
 from tests.helpers.export.simulated_driver import Driver
@@ -185,31 +185,33 @@ CPP_MISSING = compilers.NO_NVCC  # why exported C++ functions cannot be called h
 
 
 def cpp_answers() -> dict[str, dict]:
-    """Calls of the exported C++ functions over a CUDA of main memory: the status, and what is
-    launched with which arguments; of an address the name of the array that it is of."""
+    """Calls of the exported C++ functions over a CUDA runtime that launches nothing: the status,
+    and what is launched with which arguments; of an address the name of its array."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        library = family.pretended(Path(folder))
-        for case in family.CASES:
+        exported = library.pretended(Path(folder))
+        for case in library.CASES:
             values = case.values()
             sizes = loaded(case.step).operation.sizes
             calls = {"as it should be": {}}
             fewer = ((name, n) for name in sizes for n in (1, 2, 32, 1000) if n < values[name])
             calls |= {f"{name} = {n}": {name: n} for name, n in fewer}
-            calls |= {what: changed for what, changed, _ in family.wrong_uses(case, values)}
-            names = {family.address(v): n for n, v in values.items() if hasattr(v, "ctypes")}
+            calls |= {what: changed for what, changed, _ in library.wrong_uses(case, values)}
+            names = {library.address(v): n for n, v in values.items() if hasattr(v, "ctypes")}
             for what, changed in calls.items():
-                library.launched.clear()
-                status = library(case, values | changed)
+                exported.launched.clear()
+                status = exported(case, values | changed)
                 launches = [
                     {
                         "kernel": launch.kernel,
                         "grid": launch.grid,
                         "block": launch.block,
                         "shared": launch.shared,
-                        "arguments": {name: names.get(n, n) for name, n in arguments.items()},
+                        "arguments": {
+                            name: names.get(n, n) for name, n in launch.arguments.items()
+                        },
                     }
-                    for launch, arguments in library.launched
+                    for launch in exported.launched
                 ]
                 found[f"{case}: {what}"] = {"status": status, "launches": launches}
     return found
