@@ -3,8 +3,8 @@
 Runs `ncu` over groups of launches: those whose counters must be equal, the measured access patterns
 of shared memory, those that are only reported (all in `cases.py`), and, if it is asked for by name,
 `ragged` loops (`ragged.py`), which have a file of their own. Every launch is
-checked against numpy, so that the counters are those of a kernel that did its work. A metric that
-this ncu does not know is left out and named. Needs a GPU and the right to read counters.
+checked against numpy, so that the counters are those of a kernel that did its work. Needs a GPU and
+the right to read counters. The metrics are those that ncu knows on an H200.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ OTHER_METRICS = (
     "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
     "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum",
     "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
-    "smsp__inst_executed_op_global_atom.sum",
     "smsp__inst_executed_op_global_red.sum",
     "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_atom.sum",
@@ -56,13 +55,8 @@ OTHER_METRICS = (
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_atom.sum",
     "smsp__inst_executed_op_ldgsts.sum",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
     "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum",
     "l1tex__m_xbar2l1tex_read_bytes.sum",
     "l1tex__m_l1tex2xbar_write_bytes.sum",
     "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",
@@ -79,7 +73,6 @@ METRICS = {
     "reported": EVERY,
     "ragged": (*COMPARED_METRICS.values(), OTHER_METRICS[0]),
 }
-TRIAL = "trial"  # one launch, to see which metrics there are
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,58 +82,45 @@ def main(arguments: list[str] | None = None) -> int:
         "groups", nargs="*", default=USUAL, help=f"of {', '.join(GROUPS)} ({', '.join(USUAL)})"
     )
     parser.add_argument("--out", type=Path, default=DATA / "counters_h200.json", metavar="FILE")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep ncu's output there")
     parser.add_argument("--seconds", type=float, default=150, help="time limit of each group (150)")
-    parser.add_argument("--plain", action="store_true", help="launch and check, without ncu")
-    parser.add_argument("--table", action="store_true", help="print what --out holds and stop")
-    parser.add_argument("--worker", choices=(TRIAL, *GROUPS), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=GROUPS, help=argparse.SUPPRESS)
     parser.add_argument("--checked", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if unknown := [group for group in options.groups if group not in GROUPS]:
         parser.error(f"no group {unknown[0]!r}: there are {', '.join(GROUPS)}")
-    if options.table:
-        print(table(json.loads(options.out.read_text())))
-        return 0
     if not has_gpu():
         print("the counters are a GPU's, and CuPy finds no GPU", file=sys.stderr)
         return 1
     if options.worker:
         return work(options.worker, options.checked)
-    if options.plain:
-        return max(work(group, None) for group in options.groups)
     if not shutil.which("ncu"):
         print("needs ncu of the CUDA toolkit on the PATH", file=sys.stderr)
         return 1
     return collect(options)
 
 
-def group_cases(group: str) -> list[Case]:
-    return GROUPS[group]() if group in GROUPS else compared()[:1]
-
-
 def files_of(groups: Iterable[str]) -> list[str]:
     """The kernel files of groups, each once."""
-    return list(dict.fromkeys(case.kernel.file for group in groups for case in group_cases(group)))
+    return list(dict.fromkeys(case.kernel.file for group in groups for case in GROUPS[group]()))
 
 
 # ---- the program that ncu watches ---------------------------------------------------------------
 
 
-def work(group: str, checked: Path | None) -> int:
+def work(group: str, checked: Path) -> int:
     """Launch each case of a group once; write the names of those with wrong results."""
     import cupy
 
     cupy.cuda.set_allocator(None)
     launched, wrong = [], []
-    chosen = group_cases(group)
+    chosen = GROUPS[group]()
     for number, case in enumerate(chosen, 1):
         print(f"  {group} {number}/{len(chosen)} {case.name}", file=sys.stderr, flush=True)
         if launch_on_gpu(case):
             wrong.append(case.name)
             print(f"  WRONG RESULT: {case.name}", file=sys.stderr, flush=True)
         launched.append(case.name)
-    if checked:
-        write_text(checked, json.dumps({"launched": launched, "wrong": wrong}))
+    write_text(checked, json.dumps({"launched": launched, "wrong": wrong}))
     return 3 if wrong else 0
 
 
@@ -178,16 +158,12 @@ def collect(options: argparse.Namespace) -> int:
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "hashes": {file: token_hash(source(file)) for file in files_of(options.groups)},
     }
-    known = usable_metrics(options)
-    data["metrics_unknown"] = [metric for metric in EVERY if metric not in known]
-    print("not known here:", ", ".join(data["metrics_unknown"]) or "none", flush=True)
     commands, failures, wrong, groups = {}, {}, [], {}
     for group in options.groups:
         print(f"reading counters: {group}", flush=True)
-        metrics = [metric for metric in METRICS[group] if metric in known]
-        words = ["python" if word == sys.executable else word for word in command(metrics, group)]
+        words = ["python" if word == sys.executable else word for word in command(group)]
         commands[group] = " ".join(words)
-        done, checked = run_ncu(options, metrics, group)
+        done, checked = run_ncu(group, options.seconds)
         wrong += checked.get("wrong", [])
         try:
             groups[group] = assign(group, parse(done.out), checked)
@@ -207,58 +183,21 @@ def ncu_version() -> str:
     return found[1] if found else "unknown"
 
 
-def command(metrics: list[str], group: str, checked: Path | None = None) -> list[str]:
+def command(group: str, checked: Path | None = None) -> list[str]:
     ncu = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base"]
-    names = "|".join(dict.fromkeys(case.kernel.name for case in group_cases(group)))
+    names = "|".join(dict.fromkeys(case.kernel.name for case in GROUPS[group]()))
     ncu += ["--kernel-name", f"regex:^({names})$"]  # none of CuPy's, that fill arrays
     worker = [sys.executable, "-m", f"{__package__}.counters", "--worker", group]
-    return [*ncu, "--metrics", ",".join(metrics), *worker] + (
-        ["--checked", str(checked)] if checked else []
-    )
+    worker += ["--checked", str(checked)] if checked else []
+    return [*ncu, "--metrics", ",".join(METRICS[group]), *worker]
 
 
-def run_ncu(options: argparse.Namespace, metrics: list[str], group: str) -> tuple[Done, dict]:
+def run_ncu(group: str, seconds: float) -> tuple[Done, dict]:
     """(what ncu printed, what the launches gave)"""
     with tempfile.TemporaryDirectory() as folder:
         checked = Path(folder) / "checked.json"
-        done = run(command(metrics, group, checked), options.seconds, echo=group != TRIAL)
-        results = json.loads(checked.read_text()) if checked.exists() else {}
-    if options.logs:
-        write_text(options.logs / f"ncu-{group}.out", done.out)
-        write_text(options.logs / f"ncu-{group}.err", done.err)
-    return done, results
-
-
-def usable_metrics(options: argparse.Namespace) -> list[str]:
-    """The metrics that this ncu knows on this GPU, found out with one small launch.
-
-    ncu refuses a list with a name that it does not know, and says "n/a" of others.
-    """
-    listing = run(["ncu", "--query-metrics"], 120)
-    if options.logs:
-        write_text(options.logs / "ncu-metrics.out", listing.out)
-    listed = set(re.findall(r"^(\w+__\w+)", listing.out, re.MULTILINE))
-    chosen = list(EVERY)
-    for _ in range(16):
-        done, _ = run_ncu(options, chosen, TRIAL)
-        rows = parse(done.out)
-        if rows and rows[0]["metrics"]:
-            return [metric for metric in chosen if metric in rows[0]["metrics"]]
-        complaints = "\n".join(
-            line for line in (done.out + done.err).splitlines() if line.startswith("==")
-        )
-        blamed = {m for m in chosen if re.search(rf"\b{re.escape(m.split('.')[0])}\b", complaints)}
-        if listed.intersection(metric.split(".")[0] for metric in EVERY):
-            blamed |= {metric for metric in OTHER_METRICS if metric.split(".")[0] not in listed}
-        blamed -= set(COMPARED_METRICS.values())
-        left = [metric for metric in chosen if metric not in blamed]
-        if left == chosen:
-            left = list(COMPARED_METRICS.values())
-        if left == chosen:
-            break
-        print(f"ncu refused; without {sorted(set(chosen) - set(left))}", flush=True)
-        chosen = left
-    raise SystemExit(f"ncu counts nothing here:\n{done.out[-2000:]}\n{done.err[-2000:]}")
+        done = run(command(group, checked), seconds, echo=True)
+        return done, json.loads(checked.read_text()) if checked.exists() else {}
 
 
 def parse(text: str) -> list[dict]:
@@ -279,7 +218,7 @@ def parse(text: str) -> list[dict]:
 
 def assign(group: str, rows: list[dict], checked: dict) -> list[dict]:
     """Say of each launch which case it is. Raises `ValueError` if they do not fit together."""
-    cases = group_cases(group)
+    cases = GROUPS[group]()
     if len(rows) != len(cases):
         launched = len(checked.get("launched", []))
         raise ValueError(f"{len(cases)} launches wanted, {launched} done, {len(rows)} counted")
@@ -295,22 +234,6 @@ def assign(group: str, rows: list[dict], checked: dict) -> list[dict]:
         entry.update(grid=launch.grid, block=launch.block, shared_mem=launch.shared_mem)
         found.append({**entry, "metrics": row["metrics"]})
     return found
-
-
-# ---- reading the data ---------------------------------------------------------------------------
-
-
-def table(data: dict) -> str:
-    """Markdown: what the hardware counted of the kernels that are only reported."""
-    rows = ["| Kernel | Shape | Counted |", "|---|---|---|"]
-    for case in data["reported"]:
-        counted = "; ".join(
-            f"{name.removesuffix('.sum')} {value}"
-            for name, value in case["metrics"].items()
-            if value
-        )
-        rows.append(f"| {case['kernel']} | {' x '.join(map(str, case['shape']))} | {counted} |")
-    return "\n".join(rows)
 
 
 if __name__ == "__main__":

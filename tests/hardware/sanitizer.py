@@ -1,8 +1,8 @@
 """compute-sanitizer over the kernels with planted bugs, beside what the SIMT machine finds.
 
-Runs each kernel of tests/simt/kernels with a planted bug in a process of its own under memcheck,
-racecheck, synccheck and initcheck, and its twins without bugs file by file. A kernel that does
-not end is stopped and noted as a hang. Needs a GPU and compute-sanitizer.
+Runs each kernel of tests/simt/kernels with a planted bug, and its twin without, in a process of its
+own under memcheck, racecheck, synccheck and initcheck. A kernel that does not end is stopped and
+noted as a hang. Needs a GPU and compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .processes import Done, run, write_data, write_text
+from .processes import Done, run, write_data
 
 DATA = Path(__file__).parent.parent / "data"
 OPTIONS = ("-lineinfo",)  # so that the tools can name a line
@@ -31,8 +30,6 @@ NO_REPORT = re.compile(
     r"COMPUTE-SANITIZER|\w+ SUMMARY|Program hit|The |Target |Internal |No "
     r"|(Error|Warning): (?!Race|Potential)"
 )
-TOGETHER = 14  # races in a process: the tools look for none on global memory
-SLOW = ("hang", "never completes")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,32 +37,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.sanitizer", description=__doc__)
     parser.add_argument("--races", action="store_true", help="the races on global memory")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the verdicts are or go")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the tools' output there")
-    parser.add_argument(
-        "--from-logs", type=Path, metavar="FOLDER", help="read that output again, without a GPU"
-    )
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time (8)")
-    parser.add_argument("--only", default="", help="kernels whose file/name contains this")
     parser.add_argument("--seconds", type=float, default=12, help="limit of one kernel (12)")
-    parser.add_argument("--minutes", type=float, default=8, help="start nothing after so long (8)")
     parser.add_argument("--table", action="store_true", help="print --out as Markdown and stop")
-    parser.add_argument("--list", action="store_true", help="print the kernels and stop")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("kernels", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("kernel", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
-        return work(options.worker, options.kernels, options.seconds)
+        return work(options.worker, options.kernel, options.seconds)
     name = "global_races_h200.json" if options.races else "sanitizer_h200.json"
     options.out = options.out or DATA / name
     if options.table:
         print(table(json.loads(options.out.read_text())))
-        return 0
-    if options.from_logs:
-        return read_again(options)
-    planted = chosen(options)
-    if options.list:
-        for name, one in planted.items():
-            print(name, one.launch.grid, one.launch.block, one.launch.shared_mem, one.marks)
         return 0
     from helpers.base.gpu import has_gpu
 
@@ -75,51 +58,49 @@ def main(arguments: list[str] | None = None) -> int:
     if not shutil.which("compute-sanitizer"):
         print("needs compute-sanitizer of the CUDA toolkit on the PATH", file=sys.stderr)
         return 1
-    return run_all(options, planted)
+    return run_all(options, chosen(options.races))
 
 
-def chosen(options: argparse.Namespace) -> dict:
+def chosen(races: bool) -> dict:
     """The kernels by name."""
-    if options.races:
+    if races:
         from .races import RACES as known
     else:
         from tests.simt.launches import PLANTED as known
-    return {name: one for name, one in known.items() if options.only in name}
+    return known
 
 
 # ---- the program that the tools watch -----------------------------------------------------------
 
 
-def work(launches: Path, names: list[str], seconds: float) -> int:
-    """Launch kernels of a pickle one after the other; every array an allocation of its own, so
-    that the tools see its end. A kernel that takes longer than `seconds` ends the process."""
+def work(launches: Path, name: str, seconds: float) -> int:
+    """Launch a kernel of a pickle; every array an allocation of its own, so that the tools see its
+    end. One that takes longer than `seconds` ends the process."""
     import cupy
 
     cupy.cuda.set_allocator(None)
-    known = pickle.loads(launches.read_bytes())
-    for name in names:
-        one = known[name]
-        print(f"preparing {name}", flush=True)
-        kernel = make_kernel(one)
-        values = [to_gpu(*value) if isinstance(value, tuple) else value for value in one["args"]]
+    one = pickle.loads(launches.read_bytes())[name]
+    print(f"preparing {name}", flush=True)
+    kernel = make_kernel(one)
+    values = [to_gpu(*value) if isinstance(value, tuple) else value for value in one["args"]]
+    cupy.cuda.Device().synchronize()
+
+    def stop() -> None:
+        print(f"hang {name}", flush=True)
+        os._exit(9)
+
+    watchdog = threading.Timer(seconds, stop)
+    watchdog.daemon = True
+    print(f"launching {name}", flush=True)
+    watchdog.start()
+    try:
+        kernel(one["grid"], one["block"], tuple(values), shared_mem=one["shared_mem"])
         cupy.cuda.Device().synchronize()
-
-        def stop(name: str = name) -> None:
-            print(f"hang {name}", flush=True)
-            os._exit(9)
-
-        watchdog = threading.Timer(seconds, stop)
-        watchdog.daemon = True
-        print(f"launching {name}", flush=True)
-        watchdog.start()
-        try:
-            kernel(one["grid"], one["block"], tuple(values), shared_mem=one["shared_mem"])
-            cupy.cuda.Device().synchronize()
-        except Exception as error:  # the driver's, of a type that depends on the version
-            print(f"failed {name}: {' '.join(str(error).split())[:200]}", flush=True)
-            os._exit(8)  # nothing more can be launched after it
-        watchdog.cancel()
-        print(f"done {name}", flush=True)
+    except Exception as error:  # the driver's, of a type that depends on the version
+        print(f"failed {name}: {' '.join(str(error).split())[:200]}", flush=True)
+        os._exit(8)
+    watchdog.cancel()
+    print(f"done {name}", flush=True)
     return 0
 
 
@@ -191,75 +172,30 @@ def run_all(options: argparse.Namespace, planted: dict) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "launches.pickle"
         path.write_bytes(pickle.dumps(launches))
-        batches = first_batches(planted, TOOLS, TOGETHER if options.races else 0)
-        deadline = time.monotonic() + 60 * options.minutes
-        while batches:
-            done, again = 0, []
-            with ThreadPoolExecutor(options.jobs) as pool:
-                jobs = [
-                    (batch, pool.submit(run_tool, options, path, deadline, *batch))
-                    for batch in batches
-                ]
-                for (tool, names), job in jobs:
-                    text = as_text(job.result())
-                    outcomes = [verdict(text, name, []) for name in names]
-                    done += 1
-                    if len(names) > 1 and any(not clean(one) for one in outcomes):
-                        again += [(tool, [name]) for name in names]
-                        print(
-                            f"  {done}/{len(batches)} {tool} {names[0]} ..: once more, one by one",
-                            flush=True,
-                        )
-                        continue
-                    outputs.update({(name, tool): text for name in names})
-                    what = f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}"
-                    told = f"{outcomes[0]['outcome']}, {outcomes[0]['errors']} errors"
-                    print(f"  {done}/{len(batches)} {tool} {what}: {told}", flush=True)
-            batches = again
-    if options.logs:
-        for (name, tool), text in outputs.items():
-            write_text(options.logs / f"{name.replace('/', '.')}.{tool}.log", text)
+
+        def under(case: tuple[str, str]) -> str:
+            name, tool = case
+            worker = [sys.executable, "-m", f"{__package__}.sanitizer", "--worker", str(path)]
+            worker += ["--seconds", str(options.seconds), name]
+            command = ["compute-sanitizer", "--tool", tool, *worker]
+            return as_text(run(command, 33 + options.seconds))
+
+        cases = [(name, tool) for name in planted for tool in TOOLS]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for case, text in zip(cases, pool.map(under, cases), strict=True):
+                outputs[case] = text
+                found = verdict(text, case[0], [])
+                print(
+                    f"  {len(outputs)}/{len(cases)} {' '.join(case)}: {found['outcome']}",
+                    flush=True,
+                )
     return write(options.out, head, planted, outputs)
-
-
-def first_batches(planted: dict, tools, together: int = 0) -> list[tuple[str, list[str]]]:
-    """(tool, kernels of one process): a bug alone, twins file by file; what hangs comes last.
-
-    With `together`, so many in a process, whatever they are: those of which a tool then says
-    something are run alone once more."""
-    if together:
-        names = sorted(planted, key=lambda name: bool(planted[name].marks))
-        groups = [names[first : first + together] for first in range(0, len(names), together)]
-        return [(tool, group) for group in groups for tool in tools]
-    bugs = [one for one in planted.values() if one.marks]
-    bugs.sort(key=lambda one: any(word in kind for kind, _ in one.marks for word in SLOW))
-    twins = collections.defaultdict(list)
-    for one in planted.values():
-        if not one.marks:
-            twins[one.file].append(one.name)
-    groups = [*twins.values(), *([one.name] for one in bugs)]
-    return [(tool, group) for group in groups for tool in tools]
-
-
-def run_tool(
-    options: argparse.Namespace, launches: Path, deadline: float, tool: str, names: list[str]
-) -> Done:
-    if time.monotonic() > deadline:
-        return Done(None, "too late to start\n", "")
-    worker = [sys.executable, "-m", f"{__package__}.sanitizer", "--worker", str(launches)]
-    worker += ["--seconds", str(options.seconds), *names]
-    limit = 30 + options.seconds + 3 * len(names)
-    return run(["compute-sanitizer", "--tool", tool, *worker], limit)
 
 
 def as_text(done: Done) -> str:
     if done.status is None:
         done.out += "\nran past its time\n"
     return done.out + "".join(f"stderr: {line}\n" for line in done.err.splitlines()[-20:])
-
-
-def clean(found: dict) -> bool:
-    return found["outcome"] == "ran" and not found["errors"]
 
 
 def sanitizer_version() -> str:
@@ -354,18 +290,6 @@ def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], s
     ]
     print(f"wrote {out}: {len(kernels)} kernels, {len(tools)} tools; not run: {missed or 'none'}")
     return 1 if missed else 0
-
-
-def read_again(options: argparse.Namespace) -> int:
-    """Rewrite the verdicts of --out from kept output, after a change of how it is read."""
-    head = json.loads(options.out.read_text()) if options.out.exists() else {}
-    head.pop("kernels", None)
-    planted = chosen(options)
-    outputs = {}
-    for path in sorted(options.from_logs.glob("*.log")):
-        file, kernel, tool, _ = path.name.split(".")
-        outputs[f"{file}/{kernel}", tool] = path.read_text()
-    return write(options.out, head, planted, outputs)
 
 
 def table(data: dict) -> str:
