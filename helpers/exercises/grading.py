@@ -9,6 +9,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ..base.arguments import checked
 from ..base.mode import replay_is_forced
@@ -53,10 +54,14 @@ def grade(name: str) -> Verdict:
 def judge(name: str, code: str) -> Verdict:
     """The verdict on the text of a kernel file as an answer to an exercise."""
     steps = checked_steps(name, code)
-    if all(step.kept for step in steps):
-        stub = checked_steps(name, (EXERCISE_FILES / f"{name}.cu").read_text(encoding="utf-8"))
-        return verdict(name, steps, code, next(step for step in stub if not step.kept))
-    return verdict(name, steps, code)
+    return verdict(name, steps, code, violated(name) if all(step.kept for step in steps) else None)
+
+
+@cache
+def violated(name: str) -> Step:
+    """The condition that the stub of an exercise violates."""
+    stub = (EXERCISE_FILES / f"{name}.cu").read_text(encoding="utf-8")
+    return next(step for step in checked_steps(name, stub) if not step.kept)
 
 
 def checked_steps(name: str, code: str) -> list[Step]:

@@ -36,7 +36,6 @@ from tests.made_up import (
     FOLDER,
     OURS,
     RUN,
-    UTC,
     VERSIONS,
     comparison_case,
     no_kernel,
@@ -129,22 +128,6 @@ def test_comparison_is_written_with_reasons_and_notes(machine, capsys) -> None:
     assert "ahead of triton: 1.250 (1.250 to 1.250)" in printed
     assert case.copies_us == {COPIED: [30.0] * 7} and case.draws == []
     assert case.run.versions == {**VERSIONS, "torch": "2.11.0"}
-
-
-def test_comparison_goes_on_where_it_stopped(machine) -> None:
-    run("--dtypes", "float32")
-    command.main(["comparison", "--shapes", "1024x4096", "--dtypes", "bfloat16"])
-    assert len(machine) == 3 == len(recorded())
-    run()
-    assert [one[:3] for one in machine[3:]] == [("bfloat16", 64, 2048)]
-    run()
-    assert len(machine) == 4
-    before = [replace(one, run=replace(one.run, utc=UTC)) for one in recorded().values()]
-    store.write(Comparison, FOLDER, before)
-    run("--fresh", "--dtypes", "float32")
-    assert len(machine) == 6 and len(recorded()) == 4
-    old = {case.dtype for case in recorded().values() if case.run.utc == UTC}
-    assert old == {"bfloat16"}, "what is not measured again stays"
 
 
 def test_cases_of_another_protocol_of_the_same_number_are_compared_again(machine) -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -342,7 +341,7 @@ def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
 
 def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
     """A project with two toy wheels goes through pip and venv; then through a lock with a wheel
-    that is not there, and one with a wheel that is no longer what it was."""
+    that is no longer what it was."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     nvrtc = "from types import SimpleNamespace\ndef nvrtcVersion():\n"
@@ -366,18 +365,6 @@ def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
     assert (first.returncode, first.stderr) == (0, "")
     assert "\nInstalled in " in first.stdout
 
-    start = time.monotonic()
-    second = setup(good)
-    assert second.returncode == 0 and "up to date" in second.stdout
-    assert time.monotonic() - start < 2
-
-    stamp = tmp_path / ".venv" / "installed.txt"
-    installed = stamp.read_text()
-    missing = setup(good + f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n")
-    assert missing.returncode == 1 and len(missing.stderr.splitlines()) == 1
-    assert "No matching distribution found for no-such-package==1.0" in missing.stderr
-
-    stamp.write_text(installed)  # or the environment would be made anew, which takes seconds
     before = wheel(wheels, "toy", {"toy.py": ""})
     after = wheel(wheels, "toy", {"toy.py": "changed = True\n"})
     changed = setup(good + before)

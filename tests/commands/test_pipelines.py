@@ -167,9 +167,3 @@ def test_what_is_recorded_is_shown_without_a_gpu(machine, monkeypatch, capsys) -
     assert lines[1].startswith("rows x columns") and lines[2].startswith("1 x 32000")
     assert len({line.index("11.10") for line in lines[2:4]}) == 1
     assert lines[-1].startswith("best 2 times: ")
-
-
-def test_a_step_that_is_unknown_is_refused(capsys) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["pipelines", "--steps=08_none"])
-    assert "error: argument --steps" in capsys.readouterr().err

@@ -239,17 +239,6 @@ def test_what_is_looked_at_again(tools, tmp_path, monkeypatch) -> None:
     assert tools.asked() == [("cuobjdump", [])] * len([*sass.compilations()])
 
 
-def test_another_driver_or_compiler_means_all_of_it(tools) -> None:
-    options = ("--only", "counters", "sanitizer", "--steps", "01_naive")
-    tools.run(*options)
-    first = tools.asked()
-    tools.versions[store.MUST_NOT_CHANGE[-1]] = "another"
-    tools.run(*options)
-    assert tools.asked() == first and len(first) == 5
-    tools.run(*options)
-    assert tools.asked() == []
-
-
 def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
     tools.run()
     tools.asked()

@@ -55,20 +55,6 @@ def test_shape_is_enough_for_a_kernel_with_a_header(capsys):
     assert "mean 0.01," in shown  # rows of 100 sum to 1
 
 
-def test_shared_memory_is_reported_in_wavefronts(capsys):
-    path = Path("column.cu")
-    path.write_text(
-        'extern "C" __global__ void column(float* y) {\n'
-        "    extern __shared__ float s[];\n"
-        "    s[threadIdx.x * 32] = 1.0f;\n"
-        "    __syncthreads();\n"
-        "    y[threadIdx.x] = s[threadIdx.x * 32];\n}\n"
-    )
-    command = [str(path), "--grid", "1", "--block", "32", "--shared", "4096"]
-    assert main([*command, "--args", "float32[32]"]) == 0
-    assert "shared loads: 1 requests, 32 wavefronts" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -116,48 +102,3 @@ def test_a_gpu_that_is_insisted_on_and_not_there_is_no_bug_of_the_kernel(monkeyp
 def test_shape_runs_a_cooperative_kernel_with_its_workspace(capsys):
     assert main([str(ROOT / "kernels" / "09_grid.cu"), "--shape", "1x262144"]) == 0
     assert "workspace: uint8[" in capsys.readouterr().out
-
-
-def test_a_hang_follows_the_limit_of_the_command_line(scale, capsys):
-    assert launch(scale, "--limit", "1000000") == 0
-    scale.write_text(SCALE.replace("if (i < n)", "while (n > 0)"))
-    assert launch(scale, "--limit", "1000") == 1
-    assert "hang" in capsys.readouterr().out
-
-
-TEMPLATE = """
-template <typename T, int TIMES>
-__global__ void scale(const T* x, T* y, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = TIMES * x[i];
-}
-"""
-
-
-def test_template_runs_under_its_name_expression(capsys):
-    path = Path("template.cu")
-    path.write_text(TEMPLATE)
-    args = ("float32[100]", "float32[100]", "100")
-    assert launch(path, "--kernel", "scale<float, 3>", args=args) == 0
-    assert "y: float32[100]" in (shown := capsys.readouterr().out)
-    assert "scale<float, 3>: grid (1,)" in shown and "no findings" in shown
-
-
-GRID_SYNC = """
-#include <cooperative_groups.h>
-extern "C" __global__ void meet(int* y)
-{
-    cooperative_groups::this_grid().sync();
-    y[threadIdx.x] = 7;
-}
-"""
-
-
-def test_grid_synchronises_in_a_cooperative_launch_only(capsys):
-    path = Path("meet.cu")
-    path.write_text(GRID_SYNC)
-    assert launch(path, "--cooperative", args=("int32[128]",)) == 0
-    assert "min 7, max 7" in capsys.readouterr().out
-    assert launch(path, args=("int32[128]",)) == 1
-    assert "trap" in capsys.readouterr().out
