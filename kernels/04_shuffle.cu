@@ -24,7 +24,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// The largest of 32 lanes' values, in every lane: a butterfly of five exchanges.
+// Gives every lane the largest of the 32 lanes' values: a butterfly of five exchanges.
 __device__ __forceinline__ float warp_max(float value)
 {
     for (int distance = 16; distance > 0; distance /= 2)
@@ -32,7 +32,7 @@ __device__ __forceinline__ float warp_max(float value)
     return value;
 }
 
-// The sum of 32 lanes' values, in every lane.
+// Gives every lane the sum of the 32 lanes' values.
 __device__ __forceinline__ float warp_sum(float value)
 {
     for (int distance = 16; distance > 0; distance /= 2)
@@ -67,7 +67,7 @@ extern "C" __global__ void softmax_shuffle(const float* __restrict__ x, float* _
     }
     __syncthreads();
 
-    // Every warp merges the pairs of all warps, so that nobody has to wait for the result.
+    // Every warp merges the pairs of all warps, so that no warp has to wait for the result.
     const bool exists = lane < blockDim.x / 32;
     const float warp_maximum = exists ? maxima[lane] : lowest;
     row_max = warp_max(warp_maximum);

@@ -62,7 +62,7 @@ extern "C" __global__ void softmax_float4(const float* __restrict__ x, float* __
     x += start;
     y += start;
 
-    // A float4 must begin at a multiple of 16 bytes, and a row need not: up to three columns come
+    // A float4 must begin at a multiple of 16 bytes, but a row need not: up to three columns come
     // before the first such address and up to three after the last pack. Thread t takes the t-th.
     const int before = min((int)(-start & 3), cols);
     const int packs = (cols - before) / 4;

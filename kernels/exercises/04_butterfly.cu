@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a warp reduces the maximum and the sum of its row by shuffles alone
+// Idea:     a warp computes the maximum and the sum of its row with shuffles alone
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0

@@ -11,7 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. The kernel is correct if cols is a multiple of 4. Make it correct for every cols,
+// 12 minutes. The kernel is correct if cols is a multiple of 4. Make it correct for every value of
+// cols,
 // with as many float4 accesses as the row allows.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.

@@ -456,7 +456,7 @@ def _sentence(found: Reduction, block: str) -> str:
     else:
         merged = ", ".join(counts[:-1]) + " and " * (len(counts) > 1) + counts[-1]
         taken = f"{merged} value{'s' * (counts != ['1'])} taken from other threads"
-    parts = [f"{_many(len(levels), 'level')} and {_many(barriers, 'barrier')}: {taken}"]
+    parts = [f"{_many(len(levels), 'level')} and {_many(barriers, 'barrier')}; {taken}"]
     if outside := sum(level.from_outside for level in levels):
         parts[0] += f", {outside} of them from other blocks"
     times = {level.times for level in levels}
