@@ -37,9 +37,9 @@ once = functools.lru_cache(maxsize=64)  # as many kernels as are kept when they 
 JUMPS = ("bra", "brx", "ret", "exit", "trap", "call", "return")  # the scheduler runs them
 
 
-def _carried_along(moves: Sequence[tuple[Iterable, set, Collection]]) -> dict[str, set[str]]:
+def _carried_along(moves: Sequence[tuple[Iterable, set, Collection]]) -> dict[str, set]:
     """By name, all that comes there by moves: (to, what comes from nowhere else, from)."""
-    found: dict[str, set[str]] = {}
+    found: dict[str, set] = {}
     changed = True
     while changed:
         changed = False
@@ -389,21 +389,16 @@ def _goes_on(loop: list[Instruction]) -> bool:
 
 def _polling(loop: list[Instruction]) -> Instruction | None:
     """What one of the loop's conditional jumps depends on and another thread can change."""
-    source: dict[str, Instruction] = {}
-    known = -1
-    while known != len(source):  # until no register is found to depend on one any more
-        known = len(source)
-        for instruction in loop:
-            read = (source[name] for name in instruction.reads if name in source)
-            origin = next(read, None)
-            if _reads_what_others_store(instruction):
-                origin = instruction
-            if origin is not None:
-                for name in instruction.writes:
-                    source.setdefault(name, origin)
-            if instruction.opcode in ("bra", "exit", "ret") and instruction.guard:
-                if instruction.guard[0].name in source:
-                    return source[instruction.guard[0].name]
+    moves = [
+        (one.writes, {one.number}, ())
+        if _reads_what_others_store(one)
+        else (one.writes, set(), one.reads)
+        for one in loop
+    ]
+    polled = _carried_along(moves)
+    for one in loop:
+        if one.opcode in ("bra", "exit", "ret") and one.guard and one.guard[0].name in polled:
+            return loop[min(polled[one.guard[0].name]) - loop[0].number]
     return None
 
 

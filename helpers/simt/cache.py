@@ -176,7 +176,8 @@ def state(code: str, named: Sequence[str], folders: Sequence[str]) -> str | None
     """
     digest = hashlib.sha256()
     found: dict[str | None, str] = {None: "none"}  # by file
-    waiting = [(folders[0], (*named, *asked_for(code), *HOST_HEADERS))]
+    names = (*named, *asked_for(code))
+    waiting = [(folders[0], (*names, *HOST_HEADERS) if names else ())]
     for home, names in waiting:
         if COMPUTED in names:
             return None
