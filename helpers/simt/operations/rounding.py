@@ -111,14 +111,15 @@ def round_to(
     nearest = exact.astype(dtype)
     if rounding == "rn":
         return nearest
-    result, excess = nearest, nearest - exact
+    excess, bits = nearest - exact, nearest.view(f"i{nearest.itemsize}")
+    next_up = bits >> 8 * nearest.itemsize - 1 | 1  # what takes the bits to the next float
     if rounding in ("rm", "rz"):
         too_high = excess > rest if rounding == "rm" else (excess > rest) & (nearest > 0)
-        result = np.where(too_high, np.nextafter(nearest, dtype(-np.inf)), result)
+        bits = bits - too_high * next_up
     if rounding in ("rp", "rz"):
         too_low = excess < rest if rounding == "rp" else (excess < rest) & (nearest < 0)
-        result = np.where(too_low, np.nextafter(nearest, dtype(np.inf)), result)
-    return result
+        bits = bits + too_low * next_up
+    return bits.view(dtype)
 
 
 def as_floats(sources: Iterable[np.ndarray], base: str, ftz: str = "") -> list[np.ndarray]:
