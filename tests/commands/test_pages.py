@@ -128,7 +128,8 @@ def test_the_links_of_the_series_as_it_is(tmp_path: Path, monkeypatch, capsys) -
 
     def links_alone(path: Path) -> nbformat.NotebookNode:
         notebook = whole(path)
-        notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
+        texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+        notebook.cells = [nbformat.v4.new_markdown_cell("\n\n".join(texts))]
         return notebook
 
     monkeypatch.setattr(pages, "as_notebook", links_alone)
