@@ -63,7 +63,8 @@ extern "C" __global__ void softmax_float4(const float* __restrict__ x, float* __
     y += start;
 
     // A float4 must begin at a multiple of 16 bytes, but a row need not: up to three columns come
-    // before the first such address and up to three after the last pack. Thread t takes the t-th.
+    // before the first such address and up to three after the last pack. Thread t takes the
+    // t-th of these columns.
     const int before = min((int)(-start & 3), cols);
     const int packs = (cols - before) / 4;
     const float4* x4 = reinterpret_cast<const float4*>(x + before);

@@ -62,7 +62,7 @@ softmax_registers(const float* __restrict__ x, float* __restrict__ y, int rows, 
     float4* y4 = reinterpret_cast<float4*>(y + before);
     const int single = threadIdx.x < before ? threadIdx.x : threadIdx.x + 4 * packs;
 
-    // Load everything before using anything: PACKS loads of a thread are in flight at once.
+    // Load everything before using anything: each thread has PACKS loads in flight.
     const float minus_inf = __int_as_float(0xff800000);  // adds nothing: exp(-inf) = 0
     float4 v[PACKS];
 #pragma unroll

@@ -12,8 +12,7 @@
 // Measured: no, this is an exercise
 //
 // 12 minutes. The kernel is correct if cols is a multiple of 4. Make it correct for every value of
-// cols,
-// with as many float4 accesses as the row allows.
+// cols, with as many float4 accesses as the row allows.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
