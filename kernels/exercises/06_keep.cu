@@ -20,7 +20,7 @@ extern "C" __global__ void softmax_keep(const float* __restrict__ x, float* __re
     y += (long long)blockIdx.x * cols;
     const int packs = cols / 4;  // in the row
 
-    // Fill v, and set row_max to the largest value in this lane's columns. If packs past the end of the
+    // Fill v, and set row_max to the largest value of this lane. If packs past the end of the
     // row are -inf, the loops below need no change.
     float4 v[4] = {};
     float row_max = -3.402823466e+38f;  // finite: see 02_online.cu
