@@ -1,7 +1,7 @@
 // Reductions across the lanes of a warp, the exponential, and merging of (maximum, sum) pairs.
 #pragma once
 
-// The largest value of `lanes` neighbouring lanes, in each of them; lanes is a power of two. All 32
+// Gives each lane the largest value of its group of `lanes` lanes, a power of two. All 32
 // lanes of the warp must call it.
 template <int lanes = 32>
 __device__ __forceinline__ float warp_max(float value)

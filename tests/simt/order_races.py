@@ -60,7 +60,7 @@ ACQUIRES = "== 0); __threadfence_block();"
 
 
 PLACES = {  # of data, one and many
-    "shared": ("own[0]", "own[", "with no barrier between"),
+    "shared": ("own[0]", "own[", "with no barrier in between"),
     "global": ("y[b]", "(y + 64 * b)[", "__syncthreads() between"),
 }
 
@@ -248,7 +248,7 @@ if (t == 0) asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(at) : "memory")
 __syncthreads();
 if (t < 2) ((int*)barriers)[t] = t;"""
 ARRIVES = MBARRIER.splitlines()[8]
-UNORDERED = "with no barrier between"
+UNORDERED = "with no barrier in between"
 OVERWRITTEN, ENDED = "hold an mbarrier", "the other block may have ended"
 SPLIT = [
     ("a store between the halves", "y[i] = x[i];\nARRIVE WAIT\nx[i] = y[i ^ 64];",

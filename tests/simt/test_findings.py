@@ -63,7 +63,7 @@ def assert_wall_stands(around: np.ndarray) -> None:
 # Of planted bugs: what the first message says, and what y holds afterwards.
 AFTER: dict[str, tuple[str, Callable[[np.ndarray], bool]]] = {
     "off_by_one/buggy": (
-        "4 bytes at an address that no array holds: 0 bytes past the end of x (4000 bytes)",
+        "4 bytes not inside any array: 0 bytes past the end of x (4000 bytes)",
         lambda y: np.isnan(y[99]) and not np.isnan(y[:99]).any(),
     ),
     "before_the_array/buggy": ("4 bytes before x", lambda y: np.isnan(y[0]) and (y[1:] == 1).all()),

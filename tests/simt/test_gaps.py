@@ -86,7 +86,7 @@ def test_a_read_between_rows_is_a_bug_of_each_row() -> None:
         assert (store.kind, store.count) == ("out-of-bounds store", count)
         assert load.block == (0, 0, 0) and load.thread == (COLS, 0, 0)
         assert load.message == (
-            "4 bytes at an address that no array holds: byte 32 of row 0 of x, whose rows have 32 "
+            "4 bytes not inside any array: byte 32 of row 0 of x, whose rows have 32 "
             "bytes and start 44 bytes apart"
         )
 
@@ -114,7 +114,7 @@ def test_what_hangs_over_the_end_of_a_row_is_a_bug_as_a_whole() -> None:
         ("out-of-bounds load", 3),
         ("out-of-bounds store", 3),
     ]
-    assert "8 bytes at an address that no array holds: byte 24 of row 0" in found[0].message
+    assert "8 bytes not inside any array: byte 24 of row 0" in found[0].message
 
 
 def test_a_stride_of_another_matrix_is_found() -> None:
@@ -144,8 +144,8 @@ def test_copies_of_whole_pieces_stay_in_a_row() -> None:
     assert np.array_equal(x, y)
     y[:] = 0
     load, store = (one.message for one in run(BULK, x, y, 4 * COLS + 16, names=names).findings)
-    assert load.startswith("48 bytes at an address that no array holds: byte 0 of row 0 of x, whos")
-    assert store.startswith("48 bytes at an address that no array holds: byte 0 of row 0 of y, who")
+    assert load.startswith("48 bytes not inside any array: byte 0 of row 0 of x, whos")
+    assert store.startswith("48 bytes not inside any array: byte 0 of row 0 of y, who")
     assert not y.any()
 
 

@@ -82,7 +82,7 @@ def test_launches_leave_the_table_as_it_is() -> None:
 def test_messages_say_where_the_other_thread_was_and_how_much_memory_there_is() -> None:
     ((_, line),) = PLANTED["shared_races/after_fill"].marks
     race = message("shared_races/after_fill")
-    assert f"accessed at line {line - 1}, with no barrier between" in race
+    assert f"accessed at line {line - 1}, with no barrier in between" in race
     assert "the same store" in message("shared_races/one_place")
     past = message("shared_bounds/read_past")
     assert "4 bytes at byte 256" in past and "(256 bytes of" not in past

@@ -252,7 +252,7 @@ class Pair:
         if self.ratio is not None:
             parts.append(f"{times(self.ratio)} times as fast as {_name(self.before)}")
         earlier = ", an earlier version" if "earlier version" in self.after.origin() else ""
-        spread = f"runs differ by at most {case.spread:.1%}"
+        spread = f"runs differ by at most {max(case.spread, 0.001):.1%}"
         return f"{', '.join(parts)}. Measured on {self.after.label}{earlier}; {spread}."
 
 

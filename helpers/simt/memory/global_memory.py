@@ -260,7 +260,7 @@ class GlobalMemory:
 
     def _explain_bounds(self, address: int, access: Access) -> str:
         place = self._describe(address, access.width)
-        return f"{access.width} bytes at an address that no array holds: {place}"
+        return f"{access.width} bytes not inside any array: {place}"
 
     def allocation_near(self, address: int) -> Allocation | None:
         """The allocation on whose page an address is."""
@@ -331,7 +331,7 @@ class GlobalMemory:
                 if not allocation.leaves_row(address, size):
                     return allocation
         place = self._describe(address, size)
-        message = f"{size} bytes at an address that no array holds: {place}"
+        message = f"{size} bytes not inside any array: {place}"
         self.reporter.report(f"out-of-bounds {verb}", instruction, message, np.array([slot]))
         return None
 

@@ -205,13 +205,13 @@ class SharedRaces(Races):
 
     def _racing(self, what: str, instruction: Instruction, site: Instruction) -> str:
         where = f"the same {what}" if site is instruction else f"line {site.line}"
-        message = f"this {what} touches what another thread accessed at {where}, with no barrier "
+        message = f"this {what} touches what another thread accessed at {where}, "
         if self.causality.in_shared and self.causality.flags:
             return message + (
-                "between, nor a flag that is set behind a __threadfence_block() and has one behind "
-                "it where it is seen"
+                "with no barrier in between, nor a flag that is set behind a __threadfence_block() "
+                "and has one behind it where it is seen"
             )
-        return message + "between"
+        return message + "with no barrier in between"
 
     def _doubt(
         self, kind: str, message: str, access: Access, slots: np.ndarray, faulty: np.ndarray
