@@ -8,13 +8,13 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
-from operator import index
+from numbers import Integral
 from tokenize import TokenError
 
 import ml_dtypes
 import numpy as np
 
-from .checks import check_argument, scalar
+from .checks import check_argument, scalar, unboxed
 from .cuda_text import Parameter, plain_name
 from .instructions import PtxKernel, PtxParameter
 from .memory.global_memory import GlobalMemory, rows_apart
@@ -33,7 +33,7 @@ def parameter_bytes(
     end = max((p.offset + p.size for p in kernel.parameters), default=0)
     space = bytearray(end)
     for parameter, name, value in zip(kernel.parameters, names, args, strict=True):
-        encoded = _encoded(parameter, value, name, names, memory)
+        encoded = _encoded(parameter, unboxed(value), name, names, memory)
         space[parameter.offset : parameter.offset + parameter.size] = encoded
     return bytes(space)
 
@@ -64,8 +64,7 @@ def fill_variables(
                 raise TypeError(f"{name} is an array of {parameter.type}: pass an array")
             check_argument(parameter, value)
         elif parameter is not None and parameter.dtype is not None:
-            single = isinstance(value, np.ndarray) and not value.ndim
-            value = scalar(parameter, value[()] if single else value)
+            value = scalar(name, parameter.type, parameter.dtype, unboxed(value))
         data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
         if len(data) > size:
             raise ValueError(f"{name} has {size} bytes, too few for the {len(data)} that are given")
@@ -99,26 +98,11 @@ def _encoded(
         struct = np.zeros((), _plain(dtype))
         _fill(struct, np.asarray(value), name, names, memory)
         return struct.tobytes()
-    if dtype is not None and dtype.kind == "V" and dtype.names:
-        raise TypeError(
-            f"{name} is a struct of {dtype.itemsize} bytes, the kernel takes "
-            f"{_described(parameter)}"
-        )
-    if parameter.type[0] == "f":
-        try:
-            return np.array([value], f"float{8 * parameter.size}").tobytes()
-        except (TypeError, ValueError, OverflowError):
-            raise TypeError(f"{name} is {_described(parameter)}, not {value!r}") from None
+    # PTX does not say whether an integer has a sign.
     number = value.item() if isinstance(value, np.generic) else value
-    try:
-        number = index(number)
-    except TypeError:
-        kind = f"the {type(number).__name__} {number!r}"
-        raise TypeError(f"{name} is {_described(parameter)}, not {kind}") from None
-    bits = 8 * parameter.size
-    if not -(1 << bits - 1) <= number < 1 << bits:
-        raise ValueError(f"{name} = {number} does not fit {_described(parameter)}")
-    return (number & (1 << bits) - 1).to_bytes(parameter.size, "little")
+    letter = "i" if isinstance(number, Integral) and number < 0 else "u"
+    kind = np.dtype(f"{'f' if parameter.type[0] == 'f' else letter}{parameter.size}")
+    return scalar(name, _described(parameter), kind, value).tobytes()
 
 
 def _address(value, name: str, names: Sequence[str], memory: GlobalMemory) -> int:
@@ -220,7 +204,7 @@ def argument(text: str, parameter: Parameter, random: np.random.Generator):
         said = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{parameter.name}: {said}") from None
     if isinstance(value, int | float) and parameter.dtype is not None:
-        return scalar(parameter, value)
+        return scalar(parameter.name, parameter.type, parameter.dtype, value)
     return value
 
 

@@ -237,11 +237,16 @@ def check_count(name: str, declared: Sequence[Parameter], args: Sequence, count:
 def check_argument(parameter: Parameter, value) -> None:
     """Raise `TypeError` or `ValueError` for a value of another type than the source declares, or
     out of its range. What only the compiler knows, such as a struct, is not judged."""
-    value = value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+    value = unboxed(value)
     if parameter.pointer:
         _check_pointer(parameter, value)
     elif parameter.dtype is not None:
-        scalar(parameter, value)
+        scalar(parameter.name, parameter.type, parameter.dtype, value)
+
+
+def unboxed(value):
+    """The element of an array without dimensions; anything else as it is."""
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
 
 
 def _check_pointer(parameter: Parameter, value) -> None:
@@ -266,13 +271,12 @@ def _check_pointer(parameter: Parameter, value) -> None:
         raise TypeError(f"{name} is {_said(value)}, the kernel takes {kind}: pass an array or None")
 
 
-def scalar(parameter: Parameter, value) -> np.generic:
-    """A number as the dtype of a parameter that is one.
+def scalar(name: str, kind: str, dtype: np.dtype, value) -> np.generic:
+    """A number as the dtype of a parameter that is one, `kind` in words.
 
     Raises `TypeError` for anything but a number of that kind, `ValueError` for one out of its
     range.
     """
-    name, kind, dtype = parameter.name, parameter.type, parameter.dtype
     number = value
     if isinstance(value, np.generic) and not value.dtype.names:
         if dtype.itemsize == 2 == value.dtype.itemsize and value.dtype.kind in "iuV":

@@ -56,7 +56,7 @@ import numpy as np
 
 from . import interrupts, reports
 from .arguments import argument
-from .checks import at_least, launch_shape
+from .checks import at_least, check_count, launch_shape
 from .cuda_text import Parameter, signature, variables
 from .geometry import Shape
 from .loading import listing, load_kernel
@@ -74,16 +74,13 @@ def _given(
     options: argparse.Namespace, kernel: KernelText
 ) -> tuple[tuple[Parameter, ...], tuple, dict]:
     """(the kernel's parameters, their values, values of `__constant__` variables by name). Raises
-    `ValueError` with one sentence for what does not make a launch."""
+    `ValueError` or `TypeError` with one sentence for what does not make a launch."""
     if not options.grid or not options.block:
         raise ValueError("--grid and --block are needed to run a kernel")
     declared = signature(declarations(kernel), kernel.name)
     constants = variables(declarations(kernel))
     texts, named = _separated(options.args or [], constants)
-    if len(texts) != len(declared):
-        wanted = ", ".join(parameter.name for parameter in declared) or "none"
-        takes = f"takes {counted(len(declared), 'argument')} ({wanted})"
-        raise ValueError(f"{kernel.name} {takes}, not {len(texts)}")
+    check_count(kernel.name, declared, texts, len(declared))
     random = np.random.default_rng(0)
     pairs = zip(texts, declared, strict=True)
     values = tuple(argument(text, parameter, random) for text, parameter in pairs)

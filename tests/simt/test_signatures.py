@@ -204,6 +204,23 @@ def test_an_array_is_held_to_the_type_that_the_compiler_sees(declared: str) -> N
         simulate(kernel, 1, 4, args)
 
 
+ENUM = """enum Kind { A, B };
+extern "C" __global__ void k(long long* y, Kind kind, int n) { y[0] = kind; y[1] = n; }"""
+
+
+@pytest.mark.parametrize("value", [5, -5, True, np.int64(5), np.uint8(5), np.array(-5)])
+def test_a_number_of_any_kind_is_taken_where_the_source_does_not_tell_the_type(value) -> None:
+    y = np.zeros(2, np.int64)
+    simulate(KernelText(ENUM, "k"), 1, 1, (y, value, value))
+    assert y.astype(np.int32).tolist() == [int(value)] * 2
+
+
+@pytest.mark.parametrize("value", [1.5, 2**32, -(2**31) - 1, "5", np.zeros((), "i4,i4")[()]])
+def test_a_number_is_held_to_the_type_in_ptx_where_the_source_does_not_tell_it(value) -> None:
+    with pytest.raises((TypeError, ValueError), match="kind is .*, the kernel takes an integer of"):
+        simulate(KernelText(ENUM, "k"), 1, 1, (np.zeros(2, np.int64), value, 5))
+
+
 MANGLED = {
     "_Z5scalePKfPfif": "scale",
     "_ZL5scalePf": "scale",
