@@ -23,7 +23,7 @@ class PtxOperation:
 
 @dataclass(frozen=True)
 class Form:
-    modifiers: re.Pattern
+    modifiers: str  # a pattern, compiled when it is needed: there are many
     operation: PtxOperation  # its types may be names of modifiers
 
 
@@ -55,7 +55,7 @@ def form(
     "" if it is missing; `.ftz` without a name is dealt with outside. The first form that fits
     counts.
     """
-    pattern = re.compile("".join(map(_slot, modifiers.split())))
+    pattern = "".join(map(_slot, modifiers.split()))
 
     def register(function: Callable) -> Callable:
         operation = PtxOperation(function, tuple(sources.split()), result, complement=complement)
@@ -82,7 +82,7 @@ def find_operation(name: str, modifiers: tuple[str, ...]) -> PtxOperation:
     if name not in OPCODES:
         raise UnsupportedPTX(f"the SIMT machine does not know the opcode {written!r}")
     for one in OPCODES[name]:
-        if match := one.modifiers.fullmatch("".join(f"{word}." for word in modifiers)):
+        if match := re.fullmatch(one.modifiers, "".join(f"{word}." for word in modifiers)):
             return _bound(one.operation, match.groupdict(""))
     raise UnsupportedPTX(f"the SIMT machine does not know this form of {written!r}")
 
