@@ -19,7 +19,7 @@ from .geometry import Batch
 from .instructions import Call, Function, Instruction, Register
 from .lanes import Groups, Lanes
 from .operands import wide_reader
-from .suspicion import UndefinedBits, joined
+from .suspicion import UndefinedBits
 
 MOST_NESTED = 256  # calls
 OVERFLOW, NO_FUNCTION = "stack overflow", "call of no function"
@@ -155,21 +155,10 @@ class Calls:
             pairs = zip(registers, old.registers, strict=True)
             registers = [_chosen(mask, new, before) for new, before in pairs]
             pairs = zip(kept, old.shadows, strict=True)
-            kept = [self._mixed(mask, new, before) for new, before in pairs]
+            kept = [self.context.suspicion.mixed(mask, new, before) for new, before in pairs]
             for new, before in zip(arguments, old.arguments, strict=True):
                 new[~mask] = before[~mask]
         self.aside[function.name, level] = Aside(registers, kept, arguments)
-
-    def _mixed(
-        self, mask: np.ndarray, new: UndefinedBits | None, old: UndefinedBits | None
-    ) -> UndefinedBits | None:
-        parts = [new and new.only(mask), old and old.only(~mask)]
-        parts = [part for part in parts if part is not None]
-        if not parts:
-            return None
-        return joined(
-            self.context.suspicion, np.bitwise_or.reduce([part.bits for part in parts]), parts
-        )
 
     def _bytes(self, name: str) -> np.ndarray:
         """Of an argument, a row of bytes a thread."""

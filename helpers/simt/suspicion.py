@@ -200,17 +200,20 @@ class Suspicion:
 
     def put(self, number: int, shadow: UndefinedBits | None, lanes: Lanes) -> None:
         """Lanes have written a register; None: with bits that are all defined."""
-        old = self.shadows.get(number)
-        if old is not None and not lanes.whole:
-            old = old.only(~lanes.mask)
-            new = shadow.only(lanes.mask) if shadow is not None else None
-            shadow = old if new is None else joined(self, old.bits | new.bits, [old, new])
-        elif shadow is not None and not lanes.whole:
-            shadow = shadow.only(lanes.mask)
+        if not lanes.whole:
+            shadow = self.mixed(lanes.mask, shadow, self.shadows.get(number))
         if shadow is not None and shadow.bits.any():
             self.shadows[number] = shadow
         else:
             self.shadows.pop(number, None)
+
+    def mixed(
+        self, mask: np.ndarray, new: UndefinedBits | None, old: UndefinedBits | None
+    ) -> UndefinedBits | None:
+        """The new one of these threads, the old one of all others."""
+        parts = [new and new.only(mask), old and old.only(~mask)]
+        bits = [part.bits for part in parts if part is not None]
+        return joined(self, np.bitwise_or.reduce(bits), parts) if bits else None
 
     def merge(self, number: int, shadow: UndefinedBits) -> None:
         """Some threads' bits of a register are undefined besides."""
