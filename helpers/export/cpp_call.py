@@ -243,6 +243,8 @@ class CppCall:
         known = {argument.name for argument in self.arguments}
         if self.operation.name == "cross_entropy_backward":
             return "dx, the gradient of cross-entropy with respect to x"
+        if self.operation.name == "cross_entropy_loss_and_gradient":
+            return "the cross-entropy of each row of x, and dx, its gradient with respect to x"
         if self.operation.name == "softmax_backward":
             return self._result_of_gradient()
         at = "[o, :, i]" if self.operation is ANY_AXIS else "[row]"

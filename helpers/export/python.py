@@ -49,6 +49,7 @@ FRAMEWORKS = {
             "y = scaled_masked_softmax(x, mask, scale=0.125, bias=bias, is_causal=True, "
             "dropout_p=0.1)",
             "loss = cross_entropy(logits, target, label_smoothing=0.1, z_loss=1e-4)",
+            "losses, dlogits = cross_entropy_with_gradient(logits, target, dloss)",
         ),
     ),
     "cupy": (
@@ -62,6 +63,7 @@ FRAMEWORKS = {
             "loss, statistics = cross_entropy(logits, target, label_smoothing=0.1)",
             "dx = cross_entropy_backward(logits, target, statistics, dloss, label_smoothing=0.1, "
             "out=logits)",
+            "loss, dx = cross_entropy_with_gradient(logits, target, dloss)",
         ),
     ),
 }

@@ -186,17 +186,44 @@ def cross_entropy_backward(
         given = (x, target, statistics, dloss)
         arrays = [_contiguous(array) for array in given]
         _check_copies(out, arrays, given)
-        dx = cupy.empty(x.shape, x.dtype) if out is None else out
-        if out is not None:
-            _check_like("out", out, x.shape, (x.dtype.name,), x)
-            _check_contiguous("out", out)
-            inplace = _extent(out) == _extent(x) and x.flags.c_contiguous
-            _check_no_overlap(out, *given[inplace:])
+        dx = _gradient_of(x, out, given)
         if x.size:
             names = {"statistics": arrays[2], "dloss": arrays[3], "dx": dx}
             numbers = {name: array.data.ptr for name, array in names.items()}
             _run("cross_entropy_backward", *arrays[:2], {}, numbers | options)
         return dx
+
+
+def cross_entropy_with_gradient(
+    x: cupy.ndarray,
+    target: cupy.ndarray,
+    dloss: cupy.ndarray,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    out: tuple[cupy.ndarray, cupy.ndarray] | None = None,
+) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """Return the loss of each row, as `cross_entropy` does, and the gradient with respect to x, as
+    `cross_entropy_backward` does, from one read of x. `out` are the arrays for both; the second may
+    be x itself. Raises what these raise, and `Refused` for rows that no cluster of blocks can
+    hold."""
+    options = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
+    _check_like("dloss", dloss, target.shape, ("float32",), x)
+    with x.device:
+        given = (x, target, dloss)
+        arrays = [_contiguous(array) for array in given]
+        _check_copies(out, arrays, given)
+        loss, dx = out or (cupy.empty(target.shape, cupy.float32), None)
+        dx = _gradient_of(x, dx, given)
+        _check_like("loss", loss, target.shape, ("float32",), x)
+        _check_contiguous("loss", loss)
+        _check_no_overlap(loss, *given, dx)
+        if x.size:
+            names = {"dloss": arrays[2], "loss": loss, "dx": dx}
+            numbers = {name: array.data.ptr for name, array in names.items()}
+            _run("cross_entropy_loss_and_gradient", *arrays[:2], {}, numbers | options)
+        return loss, dx
 
 
 # ---- arguments and launches ----------------------------------------------------------------------
@@ -213,6 +240,17 @@ def _run(
     launch = device(first.device.id).launch(*matrix, **options)
     stream = cupy.cuda.get_current_stream()
     launch(first.data.ptr, second.data.ptr, stream.ptr, *given.values())
+
+
+def _gradient_of(x: cupy.ndarray, out, given: tuple) -> cupy.ndarray:
+    """Return `out`, which may be x, the first of the arrays that were `given`, or a new array."""
+    if out is None:
+        return cupy.empty(x.shape, x.dtype)
+    _check_like("out", out, x.shape, (x.dtype.name,), x)
+    _check_contiguous("out", out)
+    inplace = _extent(out) == _extent(x) and x.flags.c_contiguous
+    _check_no_overlap(out, *given[inplace:])
+    return out
 
 
 def _whole(x: cupy.ndarray) -> cupy.ndarray:

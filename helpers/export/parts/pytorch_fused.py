@@ -134,6 +134,37 @@ def cross_entropy(
     return (loss / (target != ignore_index).sum() if reduction == "mean" else loss).to(dtype)
 
 
+def cross_entropy_with_gradient(
+    logits: Tensor,
+    target: Tensor,
+    dloss: Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row, in float32, and the gradient of (dloss * loss).sum() with
+    respect to the logits. Both come from one read of the logits, but dloss must be known first:
+
+        share = (target != -100) / (target != -100).sum()
+        losses, dlogits = cross_entropy_with_gradient(logits, target, share)
+        logits.backward(dlogits)  # as (share * losses).sum().backward() does
+
+    `dloss` has the shape of target, in float32; the rest is as for `cross_entropy`. Neither result
+    has a gradient. Rows that no cluster of blocks can hold are read twice. Raises `ValueError` for
+    other shapes and dtypes, and what `cross_entropy` raises; logits must be on a GPU.
+    """
+    wanted = (target.shape == dloss.shape == logits.shape[:-1], 0 <= label_smoothing <= 1)
+    if not all(wanted) or (target.dtype, dloss.dtype) != (torch.int64, torch.float32):
+        raise ValueError(
+            "target must be int64 and dloss float32, both in the shape of the rows of logits, and "
+            f"label_smoothing 0 to 1, got {target.dtype}, {dloss.dtype}, {tuple(target.shape)}, "
+            f"{tuple(dloss.shape)}, {tuple(logits.shape)} and {label_smoothing}"
+        )
+    options = ignore_index, float(label_smoothing), float(z_loss)
+    return _operator("cross_entropy_with_gradient")(logits.detach(), target, dloss, *options)
+
+
 # ---- fallbacks to PyTorch's operations -----------------------------------------------------------
 
 
@@ -386,6 +417,29 @@ def _fake_loss_backward(x: Tensor, *_) -> Tensor:
     return _like(x)
 
 
+def _run_loss_and_gradient(
+    x: Tensor, target: Tensor, dloss: Tensor, *options
+) -> tuple[Tensor, Tensor]:
+    given = "dloss loss dx ignore_index smoothing z_loss"
+    try:
+        launch = _launch(x, "cross_entropy_loss_and_gradient", -1, {}, given) if x.numel() else None
+    except Refused:  # rows that no cluster can hold
+        launch = None
+    if not launch:
+        loss, statistics = _run_loss(x, target, *options)
+        return loss, _run_loss_backward(x, target, statistics, dloss, *options)
+    loss, dx = _fake_loss_and_gradient(x)
+    x, target, dloss = x.contiguous(), _packed(target), _packed(dloss)
+    with torch.cuda.device(x.device):
+        arrays = x.data_ptr(), target.data_ptr(), _stream(x), dloss.data_ptr()
+        launch(*arrays, loss.data_ptr(), dx.data_ptr(), *options)
+    return loss, dx
+
+
+def _fake_loss_and_gradient(x: Tensor, *_) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape[:-1], dtype=torch.float32), _like(x)
+
+
 def _keep_loss(ctx, inputs: tuple, output: tuple) -> None:
     x, target, *ctx.options = inputs
     ctx.save_for_backward(x, target, output[1])
@@ -425,4 +479,9 @@ _register(
     "cross_entropy_backward(Tensor x, Tensor target, Tensor statistics, Tensor dloss, "
     f"{_LOSS}) -> Tensor",
     *(_run_loss_backward, _fake_loss_backward, _keep_nothing, _no_second_derivative),
+)
+_register(
+    f"cross_entropy_with_gradient(Tensor x, Tensor target, Tensor dloss, {_LOSS}) -> "
+    "(Tensor loss, Tensor dx)",
+    *(_run_loss_and_gradient, _fake_loss_and_gradient, _keep_nothing, _no_second_derivative),
 )

@@ -47,6 +47,7 @@ AROUND = [
     ("softmax_backward", {"FROM_X": 1}),
     ("cross_entropy", {}),
     ("cross_entropy_backward", {}),
+    ("cross_entropy_loss_and_gradient", {}),
 ]
 
 

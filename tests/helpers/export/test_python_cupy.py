@@ -11,7 +11,13 @@ import pytest
 from helpers.base.gpu import H200, Gpu
 from helpers.export.python import write
 from helpers.export.request import export_request
-from helpers.problem.operations import BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, SOFTMAX
+from helpers.problem.operations import (
+    BACKWARD,
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
+    CROSS_ENTROPY_LOSS_AND_GRADIENT,
+    SOFTMAX,
+)
 from helpers.problem.problem import Problem
 from helpers.run.check import check_outputs, check_softmax
 from helpers.run.references import make_inputs
@@ -244,6 +250,16 @@ def test_a_loss_and_its_gradient(cols: int, dtype, place) -> None:
     dx = module.cross_entropy_backward(x, target, statistics, dloss, **NUMBERS)
     given |= {"statistics": two, "dloss": place.host(dloss)}
     check_outputs(CROSS_ENTROPY_BACKWARD, given, {"dx": place.host(dx)})
+    both = module.cross_entropy_with_gradient(x, target, dloss, **NUMBERS)
+    del given["statistics"]
+    written = dict(zip(("loss", "dx"), map(place.host, both), strict=True))
+    check_outputs(CROSS_ENTROPY_LOSS_AND_GRADIENT, given, written)
+    outputs = place.put(values(5)), place.put(given["x"])
+    again = module.cross_entropy_with_gradient(outputs[1], target, dloss, **NUMBERS, out=outputs)
+    for array, wanted in zip(again, both, strict=True):
+        assert (place.host(array) == place.host(wanted)).all()
+    with pytest.raises(ValueError, match="overlap"):
+        module.cross_entropy_with_gradient(x, target, dloss, out=(dloss, x))
     again = module.cross_entropy_backward(x, target, statistics, dloss, **NUMBERS, out=x)
     assert again is x and (place.host(x) == place.host(dx)).all()
 

@@ -414,6 +414,30 @@ def test_cross_entropy_and_its_gradient(dtype: str, place: Place) -> None:
         check_loss(place, x, target, dtype, 0.0, reduction="mean")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cross_entropy_with_gradient_gives_what_autograd_gives(dtype: str, place: Place) -> None:
+    """By one kernel; in float32 also at rows of 4 MB, by two."""
+    torch, both = place.torch, place.module.cross_entropy_with_gradient
+    options = {"label_smoothing": 0.1, "z_loss": 1e-3}
+    for rows, cols in ((40, 301), (1, 2**20)) if dtype == "float32" else ((40, 301),):
+        x = place.values(rows, cols, dtype=dtype, scale=1.0).requires_grad_()
+        target = torch.arange(rows, device=place.device) * 41 % cols
+        target[3:4] = -100
+        dloss = torch.linspace(-1, 2, rows, device=place.device)
+        wanted = place.module.cross_entropy(x.float(), target, reduction="none", **options)
+        (gradient,) = torch.autograd.grad((wanted * dloss).sum(), x)
+        place.kernels()
+        loss, dx = both(x, target, dloss, **options)
+        two = ["15_cross_entropy", "15_gradient"]
+        assert place.kernels() == (["15_loss_and_gradient"] if cols < 2**20 else two)
+        assert not loss.requires_grad and not dx.requires_grad
+        torch.testing.assert_close(loss, wanted.detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(dx, gradient, rtol=2e-2 if x.itemsize == 2 else 1e-4, atol=1e-7)
+    for wrong in ((x, target, dloss.double()), (x, target, dloss[None])):
+        with pytest.raises(ValueError, match="dloss float32, both in the shape of the rows"):
+            both(*wrong)
+
+
 def test_one_row_none_and_no_columns(place: Place) -> None:
     """No target is a class of no columns, so all are NaN but those that are ignored."""
     torch, loss = place.torch, place.module.cross_entropy
