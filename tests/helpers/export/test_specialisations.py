@@ -173,6 +173,7 @@ def test_a_refusal_says_why(step: str, shape: str, said: str) -> None:
         ("softmax_backward-FROM_X1", "14_backward-FROM_X1", "64x4096"),
         ("cross_entropy", "15_cross_entropy", "64x4096"),
         ("cross_entropy_backward", "15_gradient", "64x4096"),
+        ("cross_entropy_loss_and_gradient", "15_loss_and_gradient", "64x4096"),
     ],
 )
 def test_an_operation_stands_for_its_kernel_and_names_it(name: str, step: str, shape: str) -> None:
