@@ -61,6 +61,13 @@ static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 
 constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their columns
 
+// In 16 bits, has the compiler convert columns again instead of keeping their floats, which need
+// twice the registers: the empty asm may change the bits.
+__device__ __forceinline__ void forget_floats(uint4& bits)
+{
+    if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+}
+
 // ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
@@ -121,24 +128,20 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
     }
 
     // ---- reduce ---------------------------------------------------------------------------------
-    float total = has_end ? v_end : 0.0f;  // of the columns: for smoothing
     const float thread_max = fmaxf(fmaxf(lowest, v_end), max_of(v));
-    v_end = fast_exp(v_end - thread_max);
-    float sum = v_end;
+    float total = has_end ? v_end : 0.0f;  // of the columns
+    if (smoothing > 0.0f)
 #pragma unroll
-    for (int k = 0; k < PACKS; ++k) {
-        float above = 0.0f;
+        for (int k = 0; k < PACKS; ++k) {
 #pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 two = to_float2(v[k].columns[c]);
-            const float2 e = exponentials(v[k].columns[c], thread_max);
-            above += (two.x - thread_max) + (two.y - thread_max);
-            sum += e.x + e.y;
-            if (keep) v[k].columns[c] = to_T2(e);
+            for (int c = 0; c < pairs_per_pack; ++c) {
+                const float2 two = to_float2(v[k].columns[c]);
+                if (pack_of(k) < packs) total += two.x + two.y;
+            }
+            forget_floats(v[k].bits);
         }
-        if (pack_of(k) < packs) total += fmaf(width, thread_max, above);
-    }
-    const float2 found = warp_pair(thread_max, sum);
+    v_end = fast_exp(v_end - thread_max);
+    const float2 found = warp_pair(thread_max, sum_of<keep>(v, thread_max, v_end));
 
     // ---- exchange -------------------------------------------------------------------------------
     exchange(make_float4(found.x, found.y, warp_sum(total), 0.0f), messages, &all_arrived, rank,
@@ -178,8 +181,7 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
     const bool whole = (unsigned long long)(to + head) % 16 == 0;  // packs of dx can be stored
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
-        uint4& bits = v[k].bits;
-        if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+        forget_floats(v[k].bits);
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
             const T2 columns = v[k].columns[c];
@@ -189,7 +191,7 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
         }
         const int first = head + pack_of(k) * width;
         if (pack_of(k) < packs && whole) {
-            *reinterpret_cast<uint4*>(to + first) = bits;
+            *reinterpret_cast<uint4*>(to + first) = v[k].bits;
         } else if (pack_of(k) < packs) {
 #pragma unroll
             for (int c = 0; c < width; ++c)
