@@ -28,7 +28,7 @@
 // Shared:   0
 // Columns:  row * (1 + WIDE) % 16 == 0 && row >= 1024 && PACKS <= 8
 //           && row * (1 + WIDE) <= 16 * CLUSTER * THREADS * PACKS
-// Features: (WIDE == 0 || size == 2) && (DROPOUT == 0 || LOG == 0)
+// Features: (WIDE == 0 || size == 2) && (DROPOUT + ZERO == 0 || LOG == 0)
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
@@ -38,21 +38,29 @@
 // Measured: 4342 GB/s, 1.01 of a copy (best copy 1.01) at 65536 x 4096 (H200, 2026-11-27)
 //
 // y[row] = softmax(x[row] * scale + bias), or its logarithm, for row-major x and y of shape
-// (rows, cols). Masked columns count as -inf, whatever x is there. Row r of x goes with
-// bias[r % bias_rows] and mask[r / mask_repeat % mask_rows].
+// (rows, cols). Masked columns count as -inf, whatever x is there.
 //
 //     MASK=0  no mask                BIAS=0  no bias               LOG=0  softmax
 //     MASK=1  mask, not 0 = masked   BIAS=1  bias, of x's dtype    LOG=1  log-softmax
-//     MASK=2  causal: columns past r / mask_repeat % mask_rows are masked
+//     MASK=2  causal: query i sees keys 0 to i + diagonal
 //     WIDE=0  y is of x's dtype      WIDE=1  y is float32, x of 16 bits
 //     DROPOUT=0  nothing is dropped  DROPOUT=1  each column with probability p
+//     ZERO=0  a row of only -inf gives NaN, as in torch.softmax    ZERO=1  it gives 0
 //
-// All combinations but LOG with DROPOUT are supported. An array that a build does not read may be a
-// null pointer. y must not overlap the others. A row is whole packs of 16 bytes of y and at least
-// 1024 bytes of x. The mask is that of masked_fill; in scaled_dot_product_attention, a boolean mask
-// is the opposite. A causal mask is that of a square: query i sees keys 0 to i. A fully masked row,
-// or one whose logits are all -inf or include NaN or +inf, gives NaN, as in torch.softmax. A
-// cluster of 16 must be allowed once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
+// Row r of x goes with row r / mask_group * mask_rows + r / mask_repeat % mask_rows of the mask,
+// and likewise of the bias. For x of shape (batch, heads, queries, keys) and a mask of shape
+//
+//     (batch, 1, queries, keys)  mask_rows = queries, mask_repeat = 1, mask_group = heads * queries
+//     (batch, heads, 1, keys)  mask_rows = batch * heads, mask_repeat = queries, mask_group = rows
+//
+// A causal mask has no array, and row r is query r / mask_repeat % mask_rows. With diagonal = 0,
+// query and key 0 are aligned; with keys - queries, the last ones are.
+//
+// All combinations but LOG with DROPOUT or ZERO are supported. An array that a build does not read
+// may be a null pointer. y must not overlap the others. A row is whole packs of 16 bytes of y and
+// at least 1024 bytes of x. The mask is that of masked_fill; in scaled_dot_product_attention, a
+// boolean mask is the opposite. A row whose logits include NaN or +inf gives NaN. A cluster of 16
+// must be allowed once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
 //
 // p is from 0 to 1, rounded down to a multiple of 1/65536. What dropout keeps is divided by 1 - p,
 // which preserves the mean; with p = 1 all is 0. NaN stays NaN. What is dropped depends on seed,
@@ -66,6 +74,10 @@
 -DDROPOUT=0 -DCLUSTER=1 -DTHREADS=256 -DPACKS=4 -DROWS=1 -DRESIDENT=4 -DEVICT_LAST=1"
 #endif
 
+#ifndef ZERO
+#define ZERO 0
+#endif
+
 #include "include/cluster.cuh"
 #include "include/fused.cuh"
 #include "include/random.cuh"
@@ -73,6 +85,7 @@
 static_assert(MASK >= 0 && MASK <= 2, "MASK is none, 0, an array, 1, or causal, 2");
 static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
 static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
+static_assert(ZERO == 0 || ZERO == 1 && LOG == 0, "a logarithm of 0 is -inf");
 static_assert(ROWS * THREADS <= 1024, "a block has up to 1024 threads");
 static_assert(CLUSTER == 1 || ROWS == 1, "a block of a cluster has part of one row");
 static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
@@ -155,7 +168,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(ROWS * THREADS, RESIDEN
 softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, float scale,
               const T* __restrict__ bias, int bias_rows,
               const unsigned char* __restrict__ mask, int mask_rows, int mask_repeat, float p,
-              unsigned long long seed, unsigned long long offset)
+              unsigned long long seed, unsigned long long offset, int bias_repeat, int bias_group,
+              int mask_group, long long diagonal)
 {
     __shared__ alignas(8) float2 messages[ROWS][senders];   // a pair of every warp of a row
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
@@ -172,14 +186,16 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     // Causal rows that see most come first, so that the blocks that end last have little to do.
     const int place = blockIdx.x / CLUSTER, places = gridDim.x / CLUSTER;
     const int row = (MASK == 2 ? places - 1 - place : place) * ROWS + threadIdx.x / THREADS;
-    const int mask_row = MASK ? row / mask_repeat % mask_rows : 0;  // of x's row in its matrix
-    const int bias_row = BIAS ? row % bias_rows : 0;
     const int shown = row < rows ? cols : 0;  // the last block may have a row too many
+    const int own_row = min(row, rows - 1);
+    const int mask_row = MASK == 1 ? row_beside(own_row, mask_rows, mask_repeat, mask_group) : 0;
+    const int bias_row = BIAS ? row_beside(own_row, bias_rows, bias_repeat, bias_group) : 0;
+    const int query = MASK == 2 ? own_row / mask_repeat % mask_rows : 0;
     const Load load = {
         reinterpret_cast<const Input*>(x + (long long)row * cols),
         beside(bias, bias_row, mask, mask_row, cols),
         scale,
-        MASK == 2 ? min(shown, mask_row + 1) : shown,
+        MASK == 2 ? visible_columns(query, diagonal, shown) : shown,
     };
     const int first = rank * THREADS + thread, step = CLUSTER * THREADS;  // of packs
     Load::Fetched fetched[PACKS];
@@ -236,9 +252,10 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     const float2 row_pair = senders > 1 ? merge_pairs(own, senders) : message;
 
     // ---- write ----------------------------------------------------------------------------------
+    const float row_sum = ZERO && row_pair.y == 0.0f ? 1.0f : row_pair.y;  // 0: all is -inf
     const Store store = {
         reinterpret_cast<Output*>(y + (long long)row * cols),
-        fast_exp(thread_max - row_pair.x) / row_pair.y * dropout.factor(),
+        fast_exp(thread_max - row_pair.x) / row_sum * dropout.factor(),
         row_pair.x,
         LOG ? logf(row_pair.y) : 0.0f,
     };

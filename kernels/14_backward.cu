@@ -22,7 +22,7 @@
 // Shared:   0
 // Columns:  row % 16 == 0 && packs <= CLUSTER * THREADS * PACKS && PACKS <= 2 * size
 //           && (ROWS == 1 || CLUSTER == 1 && THREADS == 32)
-// Features: DROPOUT == 0 || LOG == 0
+// Features: DROPOUT + MASK == 0 || LOG == 0
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
@@ -36,15 +36,17 @@
 //     dx = scale * y * (dy - sum(y * dy))
 //     dx = scale * (dy - exp(y) * sum(dy))   LOG=1: y = log(softmax(scale * x))
 //
-// FROM_X=1: y was not kept. The parameter y is the input of softmax, scale * x with -inf where it
-// was masked, and softmax is computed again. DROPOUT=1: dy is the gradient with respect to what
-// dropout left of y in 12_fused.cu; p, seed and offset tell what it dropped, and a CUDA graph holds
-// them. Then y must be softmax before dropout, which 12_fused.cu does not write. With p = 1 dx is
-// 0. Where a column was masked, y is 0 and so is dx; with LOG dx is scale * dy there, which the
-// caller must set to 0. Columns that a causal mask hid are loaded like the others. scale is 1 where
-// x was not scaled. A row must be whole packs of 16 bytes; dx must overlap neither y nor dy. A row
-// whose softmax is NaN gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be allowed
-// once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
+// FROM_X=1: y was not kept. The parameter y is the input of softmax, scale * x, and softmax is
+// computed again. DROPOUT=1: dy is the gradient with respect to what dropout left of y in
+// 12_fused.cu; p, seed and offset tell what it dropped, and a CUDA graph holds them. Then y must be
+// softmax before dropout, which 12_fused.cu does not write. With p = 1 dx is 0. MASK, 0 unless
+// it is defined, is that of 12_fused.cu, with the same numbers: masked columns of y and dy count as
+// 0, and packs that a causal mask hides are not loaded; dx is 0 there, and in a row that is masked
+// whole. Without MASK, y is 0 where a column was masked, and so is dx; from x, y is -inf there.
+// With LOG, dx is scale * dy there, which the caller must set to 0. scale is 1 where x was not
+// scaled. A row must be whole packs of 16 bytes; dx must overlap neither y nor dy. A row whose
+// softmax is NaN gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be allowed once: see
+// cluster.cuh. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(LOG) || !defined(FROM_X) || !defined(DROPOUT) || !defined(CLUSTER) \
     || !defined(ROWS) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
@@ -56,6 +58,7 @@
 #include "include/cache_hints.cuh"
 #include "include/cluster.cuh"
 #include "include/from_x.cuh"
+#include "include/hidden.cuh"
 #include "include/random.cuh"
 #include "include/reductions.cuh"
 
@@ -92,7 +95,8 @@ __device__ __forceinline__ void forget(uint4& bits, unsigned zero)
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * ROWS, RESIDENT)
 softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int rows,
                  int cols, float scale, float p, unsigned long long seed,
-                 unsigned long long offset)
+                 unsigned long long offset, const unsigned char* __restrict__ mask, int mask_rows,
+                 int mask_repeat, int mask_group, long long diagonal)
 {
     __shared__ alignas(16) float4 messages[senders];        // what every warp of the row found
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
@@ -114,11 +118,12 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     const uint4* from_d = reinterpret_cast<const uint4*>(dy + start);
     uint4* to = reinterpret_cast<uint4*>(dx + start);
     const int packs = cols / width;
+    const Hidden hidden = hidden_of(row, cols, mask, mask_rows, mask_repeat, mask_group, diagonal);
     Pack v[PACKS], d[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + thread;
-        if (pack < packs) {
+        if (pack < hidden.packs) {
             v[k].bits = load_once<EVICT_LAST>(from + pack);
             d[k].bits = load_once<EVICT_LAST>(from_d + pack);
         } else {
@@ -126,6 +131,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             d[k].bits = make_uint4(0, 0, 0, 0);
         }
     }
+    if (MASK) hidden.hide(v, d, rank * THREADS + thread, CLUSTER * THREADS);
 
     // ---- dropout --------------------------------------------------------------------------------
     const Dropout dropout = {p, (unsigned)row, seed, offset};
@@ -152,6 +158,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
         exchange(message, messages, &all_arrived, rank, warp, lane);
         of_row = merged(messages);
     }
+    if (MASK && of_row.sum == 0.0f) of_row.sum = 1.0f;  // all is masked: y and dx are 0
     const float part = FROM_X ? fast_exp(found.max - of_row.max) / of_row.sum : 1.0f;
     if (FROM_X && !LOG) of_row.dot /= of_row.sum;
     const float factor = scale * dropout.factor();

@@ -31,11 +31,12 @@ SIZES = NUMBERS | {"2": "2"}  # sizes of arrays, as C++
 # Descriptions of arguments in the head of the file.
 ABOUT = {
     "scale": "factor of x; 1 for none",
-    "bias": "bias_rows x cols: row r of x uses row r % bias_rows",
-    "mask": "mask_rows x cols: a value other than 0 hides an element of x; row r of x uses row "
-    "r / mask_repeat % mask_rows",
-    "mask_rows": "element c of row r of x is hidden if c > r / mask_repeat % mask_rows; for square "
-    "matrices mask_rows = cols and mask_repeat = 1",
+    "bias": "row r of x uses row r / bias_group * bias_rows + r / bias_repeat % bias_rows; for one "
+    "group bias_group = rows",
+    "mask": "a value other than 0 hides an element of x; row r of x uses row r / mask_group * "
+    "mask_rows + r / mask_repeat % mask_rows; for one group mask_group = rows",
+    "diagonal": "element c of row r is hidden if c > r / mask_repeat % mask_rows + diagonal: "
+    "mask_rows is the number of queries, mask_repeat is 1 if they follow each other",
     "p": "the dropout probability, 0 to 1 in steps of 1/65536; seed and offset select the random "
     "numbers",
     "target": "the class of each row; if it is not 0 to cols - 1, loss and gradient are NaN",
@@ -152,6 +153,8 @@ class CppCall:
         size = "matrix.size" if array.dtype == "T" else str(np.dtype(array.dtype).itemsize)
         rows, *columns = (SIZES.get(name, f"given.{name}") for name in array.shape)
         cols = columns[0] if columns else "1"
+        if f"{array.name}_group" in self.names:
+            rows = f"ceil_div(matrix.rows, given.{array.name}_group) * {rows}"
         stride = f"matrix.{array.name}_stride" if array.shape == MATRIX and self.strides else cols
         words = [f"given.{array.name}", rows, cols, stride, size, self._align(array)]
         words.append(str(array.output).lower())
@@ -230,8 +233,6 @@ class CppCall:
     def about(self) -> list[tuple[str, str]]:
         """Return arguments with their descriptions."""
         known = {argument.name for argument in self.arguments}
-        if "mask" in known:
-            known -= {"mask_rows"}
         return [(name, ABOUT[name]) for name in self.names if name in known & {*ABOUT}]
 
     def result(self) -> str:

@@ -11,6 +11,11 @@ that no enabled feature uses is a null pointer, and an omitted number has its ne
 
     y = dropout(softmax(scale * x + bias, where mask is 0)), or its logarithm
 
+Row r of x goes with row r / group * rows + r / repeat % rows of a mask or a bias, by its numbers
+mask_rows, mask_repeat and mask_group: of a mask of shape (batch, 1, queries, keys), rows are the
+queries and a group is heads * queries. An array that broadcasts in other ways has no such numbers.
+A causal mask shows query i the keys 0 to i + diagonal; row r is query r / mask_repeat % mask_rows.
+
 Shapes are tuples of size names (`Problem.sizes`): rows, cols and others.
 """
 
@@ -106,11 +111,23 @@ class Operation:
 # ---- the operations -----------------------------------------------------------------------------
 
 NO_MASK, BYTES, CAUSAL = range(3)  # values of MASK
+MASKS = ("none", "bytes", "causal")
 YES_OR_NO = ("no", "yes")
 DROPOUT_ARGUMENTS = (  # dropout probability, key and counter of the random number generator
     Argument("p", NUMBER, "float32", when={"DROPOUT": 1}, neutral=0.0, between=(0, 1)),
     Argument("seed", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
     Argument("offset", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
+)
+MASK_ARGUMENTS = (
+    Argument("mask", ("mask_rows", "cols"), "uint8", when={"MASK": BYTES}),
+    Argument("mask_rows", NUMBER, "int32", when={"MASK": BYTES}, neutral=("mask",)),
+    Argument("mask_rows", NUMBER, "int32", when={"MASK": CAUSAL}, neutral=("cols",)),
+    Argument("mask_repeat", NUMBER, "int32", when={"MASK": BYTES}, neutral=1),
+    Argument("mask_repeat", NUMBER, "int32", when={"MASK": CAUSAL}, neutral=1),
+)
+MASK_PLACEMENT = (
+    Argument("mask_group", NUMBER, "int32", when={"MASK": BYTES}, neutral=("rows",)),
+    Argument("diagonal", NUMBER, "int64", when={"MASK": CAUSAL}, neutral=0),
 )
 SCALE = Argument("scale", NUMBER, "float32", neutral=1.0)
 
@@ -124,19 +141,19 @@ SOFTMAX = Operation(
         SCALE,
         Argument("bias", ("bias_rows", "cols"), when={"BIAS": 1}),
         Argument("bias_rows", NUMBER, "int32", when={"BIAS": 1}, neutral=("bias",)),
-        Argument("mask", ("mask_rows", "cols"), "uint8", when={"MASK": BYTES}),
-        Argument("mask_rows", NUMBER, "int32", when={"MASK": BYTES}, neutral=("mask",)),
-        Argument("mask_rows", NUMBER, "int32", when={"MASK": CAUSAL}, neutral=("cols",)),
-        Argument("mask_repeat", NUMBER, "int32", when={"MASK": BYTES}, neutral=1),
-        Argument("mask_repeat", NUMBER, "int32", when={"MASK": CAUSAL}, neutral=1),
+        *MASK_ARGUMENTS,
         *DROPOUT_ARGUMENTS,
+        Argument("bias_repeat", NUMBER, "int32", when={"BIAS": 1}, neutral=1),
+        Argument("bias_group", NUMBER, "int32", when={"BIAS": 1}, neutral=("rows",)),
+        *MASK_PLACEMENT,
     ),
     {
-        "MASK": ("none", "bytes", "causal"),
+        "MASK": MASKS,
         "BIAS": YES_OR_NO,
         "LOG": YES_OR_NO,
         "WIDE": YES_OR_NO,
         "DROPOUT": YES_OR_NO,
+        "ZERO": YES_OR_NO,
     },
     strided=True,
 )
@@ -154,8 +171,15 @@ BACKWARD = Operation(
         Argument("dx", MATRIX, output=True),
         SCALE,
         *DROPOUT_ARGUMENTS,
+        *MASK_ARGUMENTS,
+        *MASK_PLACEMENT,
     ),
-    {"LOG": YES_OR_NO, "FROM_X": YES_OR_NO, "DROPOUT": YES_OR_NO},
+    {
+        "LOG": YES_OR_NO,
+        "FROM_X": YES_OR_NO,
+        "DROPOUT": YES_OR_NO,
+        "MASK": MASKS,
+    },
     bandwidth_baseline="variants/00_two_reads",
 )
 LOSS_ARGUMENTS = (

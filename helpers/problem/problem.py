@@ -174,11 +174,13 @@ class Problem:
 
     def array_shape(self, argument: Argument, values: Mapping[str, object]) -> tuple[int, ...]:
         """Return the shape of an array argument, which may depend on numbers in `values`. With
-        inner > 1 a matrix is (outer, dim, inner)."""
+        inner > 1 a matrix is (outer, dim, inner). A mask or a bias has its rows for each group."""
         if argument.shape == MATRIX and self.inner > 1:
             return self.outer, self.cols, self.inner
         known = {**values, **self.sizes}
-        return tuple(int(known[name]) for name in argument.shape)
+        groups = -(-self.rows // int(known.get(f"{argument.name}_group", self.rows)))
+        first, *others = (int(known[name]) for name in argument.shape)
+        return first * groups, *others
 
     def complete(self, given: Mapping[str, object]) -> dict[str, object]:
         """Return the given arguments with omitted numbers set to their neutral values.
@@ -226,7 +228,8 @@ class Problem:
     def _bytes(self, argument: Argument) -> int:
         known = {**self.numbers, **self.sizes}
         count = math.prod(known[name] for name in argument.shape)
-        if dict(self.features).get("MASK") == CAUSAL and argument.name == "x":
+        causal = dict(self.features).get("MASK") == CAUSAL
+        if causal and argument.shape == MATRIX and not argument.output:
             whole, rest = divmod(self.rows, self.cols)
             count = (whole * self.cols * (self.cols + 1) + rest * (rest + 1)) // 2
         return count * argument.numpy_dtype(self.dtype).itemsize

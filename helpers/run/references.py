@@ -39,7 +39,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ..problem.operations import BYTES, SUMMED, Argument, Operation
+from ..problem.operations import BYTES, CAUSAL, SUMMED, Argument, Operation
 from ..problem.problem import Problem
 
 UNIT_ROUNDOFF = 2.0**-24
@@ -107,6 +107,8 @@ def special_inputs(problem: Problem) -> dict[str, object]:
         inputs["mask"][0] = 0
         inputs["mask"][1] = 1
         inputs["mask"][4:] = ~np.isfinite(x[4:])
+    if "dy" in inputs and {"mask", "diagonal"} & {*inputs}:
+        inputs["dy"][1, 3:] = np.nan  # masked
     if "dy" in inputs and cols > 1:
         inputs["dy"][0] = 0
         inputs["dy"][2, 0] = np.nan
@@ -125,6 +127,11 @@ def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> 
         return random.normal(0.3, 1, shape)
 
     forward_output = exact.logarithm if features.get("LOG") else exact.softmax
+    # A mask or a bias has one group of rows, or two, of which the second is shorter.
+    groups = 1 + (rows % 2 and rows > 1)
+    group = -(-rows // groups)
+    beside = -(-group // groups)  # its rows for each group
+    causal = features.get("MASK") == CAUSAL
     makers: dict[str, Callable[[], object]] = {
         "x": lambda: x,
         "a": lambda: x,
@@ -133,10 +140,13 @@ def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> 
         "dy": lambda: gradient(rows, cols),
         "dloss": lambda: gradient(rows),
         "statistics": lambda: exact.statistics,
-        "bias": lambda: random.normal(0, 3, (1 if rows % 2 else rows, cols)),
-        "mask": lambda: _mask(rows if rows % 2 == 0 else (rows + 1) // 2, cols, random),
-        "mask_rows": lambda: 1 + rows // 2,
-        "mask_repeat": lambda: 1 if rows % 3 else 3,
+        "bias": lambda: random.normal(0, 3, (groups * beside, cols)),
+        "mask": lambda: _mask(groups * beside, cols, random),
+        "bias_rows": lambda: beside,
+        "mask_rows": lambda: 1 + rows // 2 if causal else beside,
+        **dict.fromkeys(("bias_repeat", "mask_repeat"), lambda: 1 if rows % 3 else 3),
+        **dict.fromkeys(("bias_group", "mask_group"), lambda: group),
+        "diagonal": lambda: (2, -1, 5)[rows % 3],
         "target": lambda: _targets(rows, cols, random),
         "scale": lambda: 0.37,
         "p": lambda: 0.3,
@@ -150,8 +160,6 @@ def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> 
     for argument in problem.arguments:
         if argument.output or argument.name not in makers:
             continue
-        if isinstance(argument.neutral, tuple) and argument.neutral[0] in inputs:
-            continue  # the neutral value, the row count of an array, is correct
         value = makers[argument.name]()
         kind = argument.numpy_dtype(problem.dtype)
         if argument.shape:
@@ -300,6 +308,9 @@ def _softmax(values, features, at) -> dict[str, Exact]:
     logits, rounded = _logits(x, values, features, at)
     rows = Rows.of(logits, rounded)
     value, error = rows.softmax, rows.relative * np.abs(rows.softmax)
+    if features.get("ZERO"):
+        empty = (logits == -np.inf).all(axis=-1, keepdims=True)
+        value, error = (np.where(empty, 0.0, part) for part in (value, error))
     if features.get("LOG"):
         value = rows.logarithm
         error = rows.log_error + 2 * (rows.distance + np.abs(value)) * UNIT_ROUNDOFF
@@ -315,16 +326,29 @@ def _logits(x: np.ndarray, values, features, at: np.ndarray):
     scaled = float(values.get("scale", 1.0)) * x
     logits = scaled
     if features.get("BIAS"):
-        logits = scaled + values["bias"].astype(np.float64)[at % int(values["bias_rows"])]
-    if mask := features.get("MASK"):
-        row = (at // int(values["mask_repeat"])) % int(values["mask_rows"])
-        column = np.arange(x.shape[-1])
-        hidden = values["mask"][row] != 0 if mask == BYTES else column > row[:, None]
-        logits = np.where(hidden, -np.inf, logits)
+        logits = scaled + values["bias"].astype(np.float64)[_rows_beside("bias", values, at)]
+    if features.get("MASK"):
+        logits = np.where(hidden(values, features, at, x.shape[-1]), -np.inf, logits)
     if features.get("BIAS") or values.get("scale", 1.0) != 1:
         rounded = np.where(np.isfinite(logits), np.abs(scaled) + np.abs(logits), 0.0)
         return logits, rounded + rounded.max(axis=-1, keepdims=True)
     return logits, 0.0
+
+
+def _rows_beside(name: str, values: Mapping, at: np.ndarray) -> np.ndarray:
+    """Return the row of a mask or a bias for each of the rows `at`."""
+    rows, repeat, group = (
+        int(values[f"{name}_{number}"]) for number in ("rows", "repeat", "group")
+    )
+    return at // group * rows + at // repeat % rows
+
+
+def hidden(values: Mapping, features: Mapping, at: np.ndarray, cols: int) -> np.ndarray:
+    """Return which elements of the rows `at` a mask hides."""
+    if features["MASK"] == BYTES:
+        return values["mask"][_rows_beside("mask", values, at)] != 0
+    query = at // int(values["mask_repeat"]) % int(values["mask_rows"])
+    return np.arange(cols) > query[:, None] + int(values["diagonal"])
 
 
 def dropout(values: Mapping, at: np.ndarray, cols: int) -> np.ndarray:
@@ -366,13 +390,20 @@ def _any_axis(values, features, at) -> dict[str, Exact]:
 
 def _backward(values, features, at) -> dict[str, Exact]:
     given, g = values["y"].astype(np.float64), values["dy"].astype(np.float64)
+    at = np.arange(len(g)) if at is None else at
+    scale, log, from_x = float(values["scale"]), features.get("LOG"), features.get("FROM_X")
+    if features.get("MASK"):
+        masked = hidden(values, features, at, g.shape[-1])
+        given, g = np.where(masked, -np.inf if from_x else 0.0, given), np.where(masked, 0.0, g)
     if features.get("DROPOUT"):
-        g = g * dropout(values, np.arange(len(g)) if at is None else at, g.shape[-1])
-    scale, log = float(values["scale"]), features.get("LOG")
+        g = g * dropout(values, at, g.shape[-1])
     summed = (16 + 3 * np.sqrt(g.shape[-1])) * UNIT_ROUNDOFF
-    if features.get("FROM_X"):
+    if from_x:
         rows = Rows.of(given)
         y, relative = rows.softmax, rows.relative
+        if features.get("MASK"):
+            empty = (given == -np.inf).all(axis=-1, keepdims=True)
+            y, relative = (np.where(empty, 0.0, part) for part in (y, relative))
     elif log:
         y, relative = np.exp(given), (16 + np.abs(given)) * UNIT_ROUNDOFF
         relative = np.where(y > 0, relative, 0.0)

@@ -3,6 +3,7 @@
 #pragma once
 #include "cache_hints.cuh"
 #include "formats.cuh"
+#include "masks.cuh"
 #include "reductions.cuh"
 
 static_assert(BIAS == 0 || BIAS == 1, "BIAS is yes, 1, or no, 0");
@@ -13,11 +14,6 @@ template <> struct Written<true> { using Type = float; };
 using Y = Written<WIDE>::Type;  // an element of y
 
 constexpr int columns = 16 / sizeof(Y);   // of a pack, which is 16 bytes of y
-
-template <int bytes> struct Access;
-template <> struct Access<4> { using Bits = unsigned; };
-template <> struct Access<8> { using Bits = uint2; };
-template <> struct Access<16> { using Bits = uint4; };
 
 using Input = Access<columns * sizeof(T)>::Bits;  // a pack of x, or of bias
 using Hidden = Access<columns>::Bits;             // of the mask: a byte for each column

@@ -100,11 +100,11 @@ class Case(NamedTuple):
 CASES = (
     Case("biased", "softmax", {"BIAS": "yes", "LOG": "yes"}, (7, 2048), "float32"),
     Case("masked", "softmax", {"MASK": "bytes", "WIDE": "yes"}, (6, 2048), "bfloat16"),
-    Case("causal", "softmax", {"MASK": "causal"}, (7, 131072), "float16"),
+    Case("causal", "softmax", {"MASK": "causal", "ZERO": "yes"}, (7, 131072), "float16"),
     Case("dropped", "softmax", {"DROPOUT": "yes"}, (6, 2048), "float32"),
     Case("axis", "softmax_any_axis", {}, (3 * 40, 33, 40), "bfloat16"),
     Case("back", "softmax_backward", {"LOG": "yes"}, (6, 2048), "float32"),
-    Case("anew", "softmax_backward", {"FROM_X": 1, "DROPOUT": 1}, (6, 2048), "float16"),
+    Case("anew", "softmax_backward", {"FROM_X": 1, "DROPOUT": 1, "MASK": 1}, (7, 2048), "float16"),
     Case("loss", "cross_entropy", {}, (5, 1003), "bfloat16"),
     Case("gradient", "cross_entropy_backward", {}, (5, 1003), "float32"),
 )

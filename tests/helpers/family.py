@@ -46,6 +46,9 @@ FUSED = _file(
 #ifndef DROPOUT
 #define DROPOUT 0
 #endif
+#ifndef ZERO
+#define ZERO 0
+#endif
 #if WIDE
 typedef float Y;
 #else
@@ -70,7 +73,8 @@ __device__ unsigned number(unsigned col, unsigned row, unsigned long long seed,
 extern "C" __global__ void fused(const T* x, Y* y, int rows, int cols, float scale, const T* bias,
                                  int bias_rows, const unsigned char* mask, int mask_rows,
                                  int mask_repeat, float p, unsigned long long seed,
-                                 unsigned long long offset)
+                                 unsigned long long offset, int bias_repeat, int bias_group,
+                                 int mask_group, long long diagonal)
 {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
@@ -79,14 +83,22 @@ extern "C" __global__ void fused(const T* x, Y* y, int rows, int cols, float sca
     float largest = lowest, sum = 0.0f;
     const auto logit = [&](int col) {
         float value = scale * float(x[start + col]);
-        if (BIAS) value += float(bias[(long long)(row % bias_rows) * cols + col]);
-        const int line = MASK ? row / mask_repeat % mask_rows : 0;
-        if (MASK == 1 && mask[(long long)line * cols + col]) value = __int_as_float(0xff800000);
-        if (MASK == 2 && col > line) value = __int_as_float(0xff800000);
+        if (BIAS) {
+            const int from = row / bias_group * bias_rows + row / bias_repeat % bias_rows;
+            value += float(bias[(long long)from * cols + col]);
+        }
+        if (MASK == 1) {
+            const int from = row / mask_group * mask_rows + row / mask_repeat % mask_rows;
+            const unsigned char byte = mask[(long long)from * cols + col];
+            if (byte) value = __int_as_float(0xff800000);
+        }
+        const int query = MASK == 2 ? row / mask_repeat % mask_rows : 0;
+        if (MASK == 2 && col > query + diagonal) value = __int_as_float(0xff800000);
         return value;
     };
     for (int col = 0; col < cols; ++col) largest = fmaxf(largest, logit(col));
     for (int col = 0; col < cols; ++col) sum += expf(logit(col) - largest);
+    if (ZERO && sum == 0.0f) sum = 1.0f;
     const float all = sum > 0.0f ? logf(sum) : __int_as_float(0x7fc00000);
     for (int col = 0; col < cols; ++col) {
         float value = LOG ? logit(col) - largest - all : expf(logit(col) - largest) / sum;
@@ -99,7 +111,7 @@ extern "C" __global__ void fused(const T* x, Y* y, int rows, int cols, float sca
     }
 }
 """,
-    keys="WIDE == 0 || size == 2",
+    keys="(WIDE == 0 || size == 2) && (ZERO == 0 || LOG == 0)",
 )
 ANY_AXIS = _file(
     "softmax_any_axis",
@@ -127,22 +139,36 @@ BACKWARD = _file(
 #ifndef LOG
 #define LOG 0
 #endif
-extern "C" __global__ void backward(const T* y, const T* dy, T* dx, int rows, int cols, float scale)
+#ifndef MASK
+#define MASK 0
+#endif
+extern "C" __global__ void backward(const T* y, const T* dy, T* dx, int rows, int cols, float scale,
+                                    const unsigned char* mask, int mask_rows, int mask_repeat,
+                                    int mask_group, long long diagonal)
 {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     const long long start = (long long)row * cols;
     float sum = 0.0f;
+    const auto hidden = [&](int col) {
+        if (MASK == 2) return col > row / mask_repeat % mask_rows + diagonal;
+        const int from = MASK ? row / mask_group * mask_rows + row / mask_repeat % mask_rows : 0;
+        return MASK == 1 && mask[(long long)from * cols + col] != 0;
+    };
+    const auto given = [&](const T* of, int col) {
+        return MASK && hidden(col) ? 0.0f : float(of[start + col]);
+    };
     for (int col = 0; col < cols; ++col) {
-        const float g = float(dy[start + col]);
-        sum += LOG ? g : float(y[start + col]) * g;
+        const float g = given(dy, col);
+        sum += LOG ? g : given(y, col) * g;
     }
     for (int col = 0; col < cols; ++col) {
-        const float kept = float(y[start + col]), g = float(dy[start + col]);
+        const float kept = given(y, col), g = given(dy, col);
         dx[start + col] = T(scale * (LOG ? g - expf(kept) * sum : kept * (g - sum)));
     }
 }
 """,
+    keys="MASK == 0 || LOG == 0",
 )
 CROSS_ENTROPY = _file(
     "cross_entropy",

@@ -25,8 +25,10 @@ FEATURES = {
         {"BIAS": 1, "LOG": 1},
         {"DROPOUT": 1, "MASK": 1},
         {"BIAS": 1, "MASK": 2, "DROPOUT": 1},
+        {"BIAS": 1, "MASK": 1, "ZERO": 1},
+        {"MASK": 2, "ZERO": 1, "DROPOUT": 1},
     ),
-    "softmax_backward": ({}, {"LOG": 1}),
+    "softmax_backward": ({}, {"LOG": 1}, {"MASK": 1}, {"MASK": 2}),
 }
 EVERY = [(name, chosen) for name in EACH for chosen in FEATURES.get(name, ({},))]
 
@@ -60,17 +62,30 @@ def test_16_bits_may_be_widened() -> None:
 
 
 DEFECTS = {
-    "mask ignored": (FUSED, {"MASK": 1}, "MASK == 1 && mask", "MASK == 9 && mask"),
-    "mask the other way": (FUSED, {"MASK": 1}, "cols + col])", "cols + col] == 0)"),
+    "mask ignored": (FUSED, {"MASK": 1}, "if (byte)", "if (false)"),
+    "mask the other way": (FUSED, {"MASK": 1}, "if (byte)", "if (!byte)"),
     "mask of the row itself": (FUSED, {"MASK": 1}, "row / mask_repeat % mask_rows", "row"),
-    "mask compared with one": (FUSED, {"MASK": 1}, "cols + col])", "cols + col] == 1)"),
-    "causal hides the diagonal": (FUSED, {"MASK": 2}, "col > line", "col >= line"),
-    "causal shows one more": (FUSED, {"MASK": 2}, "col > line", "col > line + 1"),
-    "causal of the first matrix": (FUSED, {"MASK": 2}, "% mask_rows", ""),
+    "mask of the first group": (FUSED, {"MASK": 1}, "row / mask_group * mask_rows + ", ""),
+    "mask not repeated": (FUSED, {"MASK": 1}, "row / mask_repeat % mask_rows", "row % mask_rows"),
+    "mask compared with one": (FUSED, {"MASK": 1}, "if (byte)", "if (byte == 1)"),
+    "causal hides the diagonal": (FUSED, {"MASK": 2}, "col > query", "col >= query"),
+    "causal shows one more": (FUSED, {"MASK": 2}, "col > query", "col > query + 1"),
+    "causal from the corner": (FUSED, {"MASK": 2}, "query + diagonal", "query"),
+    "causal of the first matrix": (
+        FUSED,
+        {"MASK": 2},
+        "= 2 ? row / mask_repeat % mask_rows",
+        "= 2 ? row / mask_repeat",
+    ),
+    "masked rows are NaN": (FUSED, {"MASK": 1, "ZERO": 1}, "if (ZERO &&", "if (false &&"),
+    "rows with NaN are 0 too": (FUSED, {"ZERO": 1}, "sum == 0.0f)", "!(sum > 0.0f))"),
+    "NaN without ZERO": (FUSED, {"MASK": 2}, "if (ZERO &&", "if ("),
     "scale forgotten": (FUSED, {}, "scale * float", "float"),
     "scale after softmax": (FUSED, {}, "scale * float(x[start + col])", "float(x[start + col])"),
     "bias forgotten": (FUSED, {"BIAS": 1}, "if (BIAS)", "if (false)"),
-    "bias of the first row": (FUSED, {"BIAS": 1}, "(row % bias_rows)", "0"),
+    "bias of the first row": (FUSED, {"BIAS": 1}, "bias[(long long)from * cols", "bias[0"),
+    "bias of the first group": (FUSED, {"BIAS": 1}, "row / bias_group * bias_rows + ", ""),
+    "bias not repeated": (FUSED, {"BIAS": 1}, "row / bias_repeat % bias_rows", "row % bias_rows"),
     "bias scaled": (FUSED, {"BIAS": 1}, "value += float", "value += scale * float"),
     "log of softmax": (
         FUSED,
@@ -90,11 +105,14 @@ DEFECTS = {
     "wrong inner": (ANY_AXIS, {}, "+ column % inner", "+ column / outer"),
     "last of the axis": (ANY_AXIS, {}, "sum += expf", "if (k + 1 < dim) sum += expf"),
     "along inner": (ANY_AXIS, {}, "(long long)k * inner]) - largest);", "k]) - largest);"),
-    "sums y": (BACKWARD, {}, "float(y[start + col]) * g", "float(y[start + col])"),
-    "sums dy": (BACKWARD, {}, ": float(y[start + col]) * g", ": g"),
+    "sums y": (BACKWARD, {}, "given(y, col) * g", "given(y, col)"),
+    "sums dy": (BACKWARD, {}, ": given(y, col) * g", ": g"),
     "sum of y left out": (BACKWARD, {}, "kept * (g - sum)", "kept * g"),
     "no y before": (BACKWARD, {}, "kept * (g - sum)", "(g - sum)"),
     "scale of the way back": (BACKWARD, {}, "T(scale * (", "T(("),
+    "masked columns counted": (BACKWARD, {"MASK": 1}, "MASK && hidden(col)", "false"),
+    "a gradient of the future": (BACKWARD, {"MASK": 2}, "col > row", "col > 1 + row"),
+    "backward from the corner": (BACKWARD, {"MASK": 2}, "mask_rows + diagonal", "mask_rows"),
     "y where log y is": (BACKWARD, {"LOG": 1}, "expf(kept)", "kept"),
     "next target": (CROSS_ENTROPY, {}, "float(x[t]) :", "float(x[t > 0 ? t - 1 : t]) :"),
     "no maximum added": (CROSS_ENTROPY, {}, "(largest - picked)", "-picked"),
@@ -148,7 +166,7 @@ def test_what_is_wrong_in_place_alone_is_found_there() -> None:
 
 def test_a_header_says_what_is_computed() -> None:
     assert header(FUSED).operation is OPERATIONS["softmax"]
-    assert header(FUSED).features == dict.fromkeys(("MASK", "BIAS", "LOG", "WIDE", "DROPOUT"), 0)
+    assert header(FUSED).features == dict.fromkeys(OPERATIONS["softmax"].features, 0)
     made = header(FUSED.replace("Computes: softmax", "Computes: softmax with LOG = 1"))
     assert made.features["LOG"] == 1 and made.made_for == {"LOG": 1}
     table = FUSED.replace("// Launch:", "// Build:    MASK = 0\n// Launch:").replace(
@@ -186,11 +204,11 @@ def test_a_header_of_no_such_operation_is_refused(old: str, new: str, message: s
 
 
 def test_features_that_are_not_built_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="does not build DROPOUT = 1; it builds LOG$"):
+    with pytest.raises(ValueError, match="does not build DROPOUT = 1; it builds LOG, MASK$"):
         bind(BACKWARD, 3, 7, features={"DROPOUT": 1})
     with pytest.raises(ValueError, match="softmax has no MASK = upper; its features: MASK = none"):
         bind(FUSED, 3, 7, features={"MASK": "upper"})
-    with pytest.raises(ValueError, match="does not build .*WIDE = 1.*; its header says WIDE == 0"):
+    with pytest.raises(ValueError, match="does not build .*WIDE = 1.*; its header says .WIDE == 0"):
         bind(FUSED, 3, 7, features={"WIDE": 1})
     with pytest.raises(ValueError, match="at none of these shapes: .* does not build .*WIDE = 1"):
         check_kernel(FUSED, SHAPES, features={"WIDE": 1})
@@ -226,7 +244,7 @@ def test_arrays_are_given_in_order_or_by_name_and_numbers_are_neutral() -> None:
     [
         ({}, "^softmax with MASK = 1 needs mask$"),
         ({"mask": None, "y": None}, "is given y twice"),
-        ({"masks": None, "mask": None}, "takes x, y, scale, mask, mask_rows, mask_repeat, not mas"),
+        ({"masks": None, "mask": None}, "takes x, y, scale, mask, .*, mask_group, not masks"),
         ({"mask": np.zeros((1, 33), bool)}, "mask is bool, but the kernel takes uint8"),
         ({"mask": np.zeros((1, 32), np.uint8)}, "mask has shape .1, 32., which is not mask_rows x"),
     ],

@@ -255,7 +255,7 @@ def test_all_that_was_measured_survives(folder: Path) -> None:
         (',"00_copy":[3.0]', "", "the object is refused: a draw is without 00_copy"),
         (',"00_copy":[6.0]', "", "the object is refused: what was added is without 00_copy or"),
         (f'"{OURS}":[4.0],', "", f"the object is refused: .* without 00_copy or {OURS}"),
-        ('"LOG":1', '"MASK":1', "problem is refused: softmax_backward has no"),
+        ('"LOG":1', '"BIAS":1', "problem is refused: softmax_backward has no"),
         ("softmax_backward", "sofmax", "problem is refused: operations are .*, not 'sofmax'"),
     ],
 )

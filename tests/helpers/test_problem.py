@@ -41,7 +41,7 @@ REFUSED = {
     "no feature": (
         *({"features": {"HUGE": 1}}, ValueError),
         "softmax has no HUGE = 1; its features: MASK = none, bytes, causal; BIAS = no, yes; "
-        "LOG = no, yes; WIDE = no, yes; DROPOUT = no, yes",
+        "LOG = no, yes; WIDE = no, yes; DROPOUT = no, yes; ZERO = no, yes",
     ),
     "no value of a feature": (
         *({"operation": "softmax_any_axis", "features": {"LOG": 2}}, ValueError),
@@ -118,7 +118,9 @@ def test_arguments_are_completed_with_neutral_numbers() -> None:
     problem = Problem(6, 8, features={"BIAS": 1})
     bias = np.zeros((2, 8), np.float32)
     values = problem.complete({"x": 1, "bias": bias})
-    assert values == {"x": 1, "bias": bias, "bias_rows": 2, "scale": 1.0}
+    assert values.pop("bias") is bias
+    neutral = {"scale": 1.0, "bias_rows": 2, "bias_repeat": 1, "bias_group": 6}
+    assert values == {"x": 1, **neutral}
     for given, error, sentence in (
         ({"x": 1}, TypeError, "softmax with BIAS = 1 needs bias"),
         ({"x": 1, "bias": bias, "mask": 1}, TypeError, "softmax with BIAS = 1 takes x, y, .* mask"),

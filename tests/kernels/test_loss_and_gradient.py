@@ -189,6 +189,69 @@ def test_the_gradient_of_softmax_is_right_from_x(dtype: str, log: int) -> None:
     assert (off <= allowed(Exact(found.value, found.error + slope), dx.dtype)).all()
 
 
+@pytest.mark.parametrize("mask", [1, 2], ids=["bytes", "causal"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_mask_and_dropout_need_no_further_pass(dtype: str, mask: int) -> None:
+    """12 and, from x, 14 under a mask (batch, 1, queries, keys) or a causal one, with fully
+    masked queries: against fp64, with the columns that 12 dropped. Both read what they need once.
+    """
+    batch, heads, queries, keys = 2, 3, 4, 512
+    rows, p = batch * heads * queries, 0.25
+    x = make_input(rows, keys, dtype=dtype)
+    dy = np.random.default_rng(5).normal(0.3, 1, x.shape).astype(dtype)
+    of_all = np.zeros((batch, heads, queries, keys), bool)
+    given = {"p": p, "seed": 7, "offset": 1, "mask_rows": queries}
+    if mask == 1:
+        of_all |= np.random.default_rng(6).random((batch, 1, queries, keys)) < 0.3
+        of_all[1, :, 2] = True
+        given |= {"mask": of_all[:, 0].reshape(-1, keys).view(np.uint8)}
+        given |= {"mask_group": heads * queries}
+    else:
+        of_all |= np.arange(keys) > np.arange(queries)[:, None] - 2
+        given |= {"diagonal": -2}
+    masked = of_all.reshape(rows, keys)
+    y, dx = np.full_like(x, np.nan), np.full_like(x, np.nan)
+    features = {"MASK": mask, "DROPOUT": 1}
+    forward = bind(FUSED_CODE, *x.shape, dtype, features={**features, "ZERO": 1})
+    back = bind(source(BACK), *x.shape, dtype, features={**features, "FROM_X": 1})
+    traces = forward.simulate(x=x, y=y, **given), back.simulate(y=x, dy=dy, dx=dx, **given)
+
+    exact = np.where(masked, -np.inf, x.astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        softmax = np.where(masked.all(axis=1, keepdims=True), 0.0, Rows.of(exact).softmax)
+    left = np.where(y == 0, 0.0, 1 / (1 - p))
+    assert 0.2 < (left[~masked] == 0).mean() < 0.3 or mask == 2
+    g = dy.astype(np.float64) * left
+    right = softmax * (g - (softmax * g).sum(axis=1, keepdims=True))
+    unit = 2.0**-24 if dtype == "float32" else 2.0**-8
+    near = 64 * unit * softmax * (np.abs(g) + np.abs(softmax * g).sum(axis=1, keepdims=True))
+    assert (np.abs(y - softmax * left) <= 64 * unit * softmax * left).all()
+    assert (np.abs(dx - right) <= near + 1e-30).all()
+    assert not dx[masked].any() and not y[masked].any()
+
+    packs = (~masked).reshape(rows, -1, 16 // x.itemsize).any(axis=2).sum() if mask == 2 else 0
+    once = 16 * packs or x.nbytes
+    for trace, arrays in zip(traces, (1, 2), strict=True):
+        assert trace.counters.load_bytes == arrays * once + (x.size if mask == 1 else 0)
+        assert trace.counters.store_bytes == x.nbytes and not trace.findings
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("diagonal", [0, 100, -100])
+def test_a_causal_gradient_does_not_load_what_is_hidden(diagonal: int, dtype: str) -> None:
+    queries, keys = 64, 512
+    y, dy = (make_input(queries, keys, seed, dtype) for seed in (1, 2))
+    dx = np.full_like(y, np.nan)
+    bound = bind(source(BACK), queries, keys, dtype, features={"MASK": 2})
+    given = {"mask_rows": queries, "diagonal": diagonal}
+    counters = bound.simulate(y=y, dy=dy, dx=dx, **given).counters
+    pack = 16 // y.itemsize
+    visible = np.clip(np.arange(queries) + 1 + diagonal, 0, keys)
+    assert counters.load_bytes == 2 * 16 * (-(-visible // pack)).sum()
+    assert counters.store_bytes == dx.nbytes
+    assert not dx[np.arange(keys) >= visible[:, None]].any()
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "features"),
     [
@@ -201,6 +264,14 @@ def test_the_gradient_of_softmax_is_right_from_x(dtype: str, log: int) -> None:
         (BACK, "LOG ? dot : dot * weight", "dot", {"FROM_X": 1}),
         (BACK, "if (FROM_X && !LOG) of_row.dot /= of_row.sum;", "", {"FROM_X": 1}),
         (BACK, "if (row >= rows) return;", "", {}),
+        (BACK, "if (MASK) hidden.hide", "if (false) hidden.hide", {"MASK": 1}),
+        (BACK, "reinterpret_cast<T*>(&dy[k])[c] = T(0.0f);", "", {"MASK": 1}),
+        (BACK, "reinterpret_cast<T*>(&y[k])[c] = T(past_end());", "", {"MASK": 2}),
+        (BACK, "width + c >= visible", "width + c > visible", {"MASK": 2}),
+        (BACK, "(visible + width - 1) / width", "visible / width", {"MASK": 2}),
+        (BACK, "if (MASK && of_row.sum == 0.0f)", "if (false)", {"MASK": 1, "FROM_X": 1}),
+        (BACK, "row / group * rows + ", "", {"MASK": 1}),
+        (BACK, "1 + diagonal", "1 + 0 * diagonal", {"MASK": 2}),
         (LOSS, "sum *= fast_exp(thread_max - new_max);", "", {}),
         (LOSS, "total / cols", "total / packs", {}),
         (LOSS, "sum == 0.0f ? minus_inf() : row_max", "row_max + log_sum", {}),
