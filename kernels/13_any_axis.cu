@@ -49,7 +49,8 @@
 // Shared:   0
 // Columns:  (TILE == inner && dim * line % (WIDTH * size) == 0
 //            || TILE % WIDTH == 0 && line % (WIDTH * size) == 0)
-//           && dim * TILE <= CLUSTER * MEMBERS * PACKS * WIDTH && PACKS <= 16 && THREADS <= 1024
+//           && dim * TILE <= CLUSTER * MEMBERS * PACKS * WIDTH && PACKS * WIDTH * size <= 256
+//           && THREADS <= 1024
 //           && outer * ceil_div(inner, TILE) <= 2147483647
 // Align:    16
 // Dtype:    float32, float16, bfloat16

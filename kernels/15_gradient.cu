@@ -2,18 +2,24 @@
 // Idea:     the gradient of cross-entropy from x and two statistics per row: no column waits for
 //           another, so that no row has to be kept, and dx may take the place of x.
 // Computes: cross_entropy_backward
-// Row:      BLOCKS blocks
+// Row:      BLOCKS blocks, or less than a block
 // Build:    packs      = row / 16
 //           most       = 512 when 4 * rows * row <= 5 * l2
 //                      | 1024
 //           BLOCKS     = max(1, ceil_div(packs, most))
 //           share      = ceil_div(packs, BLOCKS)
-//           THREADS    = 64 when 4 * share <= most
+//           THREADS    = 4 when packs <= 16
+//                      | 8 when packs <= 32
+//                      | 16 when packs <= 64
+//                      | 64 when 4 * share <= most
 //                      | 128 when share <= 256
 //                      | 256
 //           PACKS      = max(1, ceil_div(share, THREADS))
+//           together   = 128 / THREADS when THREADS <= 32
+//                      | 1
 //           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
-// Launch:   block = THREADS, block == THREADS, grid = rows * BLOCKS
+// Launch:   block = together * THREADS, block == together * THREADS,
+//           grid = ceil_div(rows, together) * BLOCKS
 // Shared:   0
 // Columns:  cols >= 1 && row / 16 <= BLOCKS * THREADS * PACKS
 // Align:    size
@@ -49,7 +55,11 @@
 #include "include/reductions.cuh"
 
 static_assert(BLOCKS >= 1, "a row has blocks");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
+static_assert(THREADS <= 1024 && (THREADS > 32 ? THREADS % 32 : 32 % THREADS) == 0,
+              "a row has whole warps, or an even share of one");
+
+constexpr int together = THREADS > 32 ? 1 : 128 / THREADS;      // rows of a block
+constexpr int edges = (2 * width - 2 + THREADS - 1) / THREADS;  // columns of a thread at the ends
 
 // Loads 16 bytes that are read once. dx may be x, so they may be written while this grid runs.
 __device__ __forceinline__ uint4 load(const uint4* from)
@@ -59,22 +69,30 @@ __device__ __forceinline__ uint4 load(const uint4* from)
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(together * THREADS)
 cross_entropy_backward(const T* x, const long long* __restrict__ target,
                        const float* __restrict__ statistics, const float* __restrict__ dloss, T* dx,
                        int rows, int cols, long long ignore_index, float smoothing, float z_loss)
 {
     // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
-    // 11_any_row.cu. The ends are one column a thread of the first block.
+    // 11_any_row.cu. The ends belong to the first block.
     const int rank = blockIdx.x % BLOCKS;
-    const long long row = blockIdx.x / BLOCKS;
+    const unsigned thread = together == 1 ? threadIdx.x : threadIdx.x % THREADS;  // of the row
+    const long long row = blockIdx.x / BLOCKS * together + (threadIdx.x - thread) / THREADS;
+    if (together > 1 && row >= rows) return;
     const T* from = x + row * cols;
     T* to = dx + row * cols;
     const int head = min(cols, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
     const int packs = (cols - head) / width;
     const int ends = cols - packs * width;
-    const bool has_end = rank == 0 && threadIdx.x < ends;
-    const int end = threadIdx.x + (threadIdx.x < head ? 0 : packs * width);
+    bool has_end[edges];
+    int end[edges];
+#pragma unroll
+    for (int i = 0; i < edges; ++i) {
+        const unsigned number = thread + i * THREADS;
+        has_end[i] = rank == 0 && number < ends;
+        end[i] = number + (number < head ? 0 : packs * width);
+    }
     const bool whole = (unsigned long long)(to + head) % 16 == 0;  // packs of dx can be stored
 
     // ---- read -----------------------------------------------------------------------------------
@@ -86,10 +104,12 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
-        const int pack = (k * BLOCKS + rank) * THREADS + threadIdx.x;
+        const int pack = (k * BLOCKS + rank) * THREADS + thread;
         if (pack < packs) v[k].bits = load(reinterpret_cast<const uint4*>(from + head) + pack);
     }
-    float v_end = has_end ? to_float(from[end]) : 0.0f;
+    float v_end[edges];
+#pragma unroll
+    for (int i = 0; i < edges; ++i) v_end[i] = has_end[i] ? to_float(from[end[i]]) : 0.0f;
 
     // ---- what the row says ----------------------------------------------------------------------
     // dx = p * slope - level, and less by `hot` in the target's column. A d of NaN makes all NaN; a
@@ -105,23 +125,27 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     const auto gradient = [&](float value) {
         return fmaf(fast_exp(value - row_max - log_sum), slope, -level);
     };
-    if (ignored)
+    if (ignored) {
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) v[k].bits = make_uint4(0, 0, 0, 0);
-    if (ignored) v_end = 0.0f;
+#pragma unroll
+        for (int i = 0; i < edges; ++i) v_end[i] = 0.0f;
+    }
 
     // The target's column is written twice, by one thread.
     const int hot_column = inside && !ignored ? (int)wanted : -1;
     const int hot_pack = (hot_column - head) / width;
-    const bool owns = has_end && end == hot_column
-                      || hot_column >= head && hot_pack < packs
-                         && hot_pack % (BLOCKS * THREADS) == rank * THREADS + threadIdx.x;
+    bool owns = false;
+#pragma unroll
+    for (int i = 0; i < edges; ++i) owns = owns || has_end[i] && end[i] == hot_column;
+    owns = owns || hot_column >= head && hot_pack < packs
+                       && hot_pack % (BLOCKS * THREADS) == rank * THREADS + thread;
     const float v_hot = owns ? to_float(from[hot_column]) : 0.0f;
 
     // ---- write ----------------------------------------------------------------------------------
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
-        const int pack = (k * BLOCKS + rank) * THREADS + threadIdx.x;
+        const int pack = (k * BLOCKS + rank) * THREADS + thread;
         const int first = head + pack * width;
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
@@ -136,6 +160,8 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
                 to[first + c] = c % 2 ? v[k].columns[c / 2].y : v[k].columns[c / 2].x;
         }
     }
-    if (has_end) to[end] = to_T(gradient(v_end));
+#pragma unroll
+    for (int i = 0; i < edges; ++i)
+        if (has_end[i]) to[end[i]] = to_T(gradient(v_end[i]));
     if (owns) to[hot_column] = to_T(gradient(v_hot) - hot);
 }

@@ -211,6 +211,7 @@ RANKINGS = {
         _rank("14_backward", "both rows of a gradient, which the registers of a cluster can hold"),
     ),
     "cross_entropy": (
+        _rank("15_short_rows", "a loss of short rows: a block is too much", "row <= 2048"),
         _rank("15_cross_entropy", "a loss, in one read of rows that need not be held"),
     ),
     "cross_entropy_backward": (

@@ -16,15 +16,16 @@ pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
 LOSS, GRADIENT, BACK = "15_cross_entropy.cu", "15_gradient.cu", "14_backward.cu"
 BOTH = "15_loss_and_gradient.cu"  # of cross-entropy, in one kernel
+SHORT = "15_short_rows.cu"  # the loss
 GRADIENT_CODE, BOTH_CODE, FUSED_CODE = map(source, (GRADIENT, BOTH, "12_fused.cu"))
 RANDOM = np.random.default_rng(14)
 
 
-def loss(x: np.ndarray, target: np.ndarray, **numbers: float) -> tuple[np.ndarray, np.ndarray]:
+def loss(x, target, code: str = source(LOSS), **numbers) -> tuple[np.ndarray, np.ndarray]:
     """(loss, statistics) of the kernel."""
     found = np.full(len(x), np.nan, np.float32), np.full((len(x), 2), np.nan, np.float32)
     given = {"x": x, "target": target, "loss": found[0], "statistics": found[1], **numbers}
-    bind(source(LOSS), *x.shape, x.dtype).run(**given)
+    bind(code, *x.shape, x.dtype).run(**given)
     return found
 
 
@@ -154,7 +155,11 @@ def one_loss(x: np.ndarray, target: np.ndarray) -> np.ndarray:
     return both(x, target, np.ones(len(x), np.float32), np.empty_like(x))
 
 
-@pytest.mark.parametrize("loss_of", [lambda *given: loss(*given)[0], one_loss], ids=["two", "one"])
+@pytest.mark.parametrize(
+    "loss_of",
+    [lambda *given: loss(*given)[0], lambda *given: loss(*given, source(SHORT))[0], one_loss],
+    ids=["two", "short", "one"],
+)
 @each_size
 def test_the_loss_is_right_at_large_logits(largest: float, loss_of) -> None:
     """Of almost sure targets, where lse - x[target] with lse rounded would have no digit left."""
@@ -283,9 +288,25 @@ def test_a_causal_gradient_does_not_load_what_is_hidden(diagonal: int, dtype: st
         (GRADIENT, "1.0f + 2.0f * z_loss * (", "1.0f + z_loss * (", {}),
         (GRADIENT, "(row_max + log_sum)", "log_sum", {}),
         (GRADIENT, *OLD_FORMULA, {}),
-        (GRADIENT, "has_end && end == hot_column", "false", {}),
-        (GRADIENT, "if (ignored) v_end = 0.0f;", "", {}),
+        (GRADIENT, "has_end[i] && end[i] == hot_column", "false", {}),
+        (GRADIENT, "v_end[i] = 0.0f;", ";", {}),
+        (GRADIENT, "together > 1 && row >= rows", "false", {}),
+        (GRADIENT, "threadIdx.x % THREADS", "threadIdx.x", {}),
+        (GRADIENT, "(BLOCKS * THREADS) == rank * THREADS + thread", "BLOCKS == rank", {}),
+        (GRADIENT, "thread + i * THREADS", "thread", {}),
         (GRADIENT, "pack < packs && whole", "pack < packs", {}),
+        (SHORT, "min(number, rows - 1u)", "number", {}),
+        (SHORT, "end < head ? 0 : packs * width", "packs * width", {}),
+        (SHORT, "end = lane + i * LANES", "end = lane", {}),
+        (SHORT, "sum += fast_exp(v_end[i] - row_max)", "sum += 0.0f", {}),
+        (SHORT, "warp_sum<LANES>(sum)", "warp_sum(sum)", {}),
+        (SHORT, "if (column < cols) total", "total", {}),
+        (SHORT, "if (lane + k * LANES < packs)", "", {}),
+        (SHORT, "total / cols", "total / packs", {}),
+        (SHORT, "sum == 0.0f ? minus_inf() : row_max", "row_max", {}),
+        (SHORT, "wanted == ignore_index ? 0.0f : ", "", {}),
+        (SHORT, "wanted >= 0 && wanted < cols", "true", {}),
+        (SHORT, "log_sum + (row_max - x_target)", "log_sum - x_target", {}),
         (BOTH, "sum_of<keep>(v, thread_max, v_end)", "sum_of<keep>(v, thread_max)", {}),
         (BOTH, "messages[i].y * fast_exp(messages[i].x - row_max)", "messages[i].y", {}),
         (BOTH, "if (pack_of(k) < packs) total", "total", {}),

@@ -16,7 +16,7 @@ from helpers.measure.profiler.launches import Launch, launches
 from helpers.measure.profiler.numerics import NumericsFile
 from helpers.measure.profiler.sanitizer import OPTIONS, SanitizerFile, SanitizerResult
 from helpers.measure.profiler.sass import Compiled, SassFile, compilations
-from helpers.measure.records import plan_of
+from helpers.measure.records import launch_of, plan_of
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     LARGE_LONG_SHAPES,
@@ -56,10 +56,11 @@ def simulated(launch: Launch) -> Trace:
 
 
 def compared_cases() -> list[NsightCounters]:
-    """All of a step, two of a variant or a trial."""
-    of_step = {step: [one for one in SMALL if one.step == step] for step in steps()}
-    others = {one.step for one in SMALL} - {*of_step}
-    of_other = [[one for one in SMALL if one.step == step][:2] for step in sorted(others)]
+    """All of a step, two of a variant or a trial, if they are launched so now."""
+    same = [one for one in SMALL if one.launch == launch_of(one.step, one.at, one.run.gpu)]
+    of_step = {step: [one for one in same if one.step == step] for step in steps()}
+    others = {one.step for one in same} - {*of_step}
+    of_other = [[one for one in same if one.step == step][:2] for step in sorted(others)]
     return [*itertools.chain(*of_step.values(), *of_other)]
 
 
