@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -56,23 +57,31 @@ def resolved(name: str, read: Callable[[str], str]) -> str:
     below `kernels/`."""
     done = {name}
 
-    def lines(file: str) -> list[str]:
-        found: list[str] = []
-        goes_on = False  # whether the last line is of this file
-        for number, line in enumerate(read(file).splitlines(), 1):
-            found += [] if goes_on else [f'#line {number} "kernels/{file}"']
-            goes_on = not (named := INCLUDE.match(line))
-            if not named:
-                found.append("" if line == ONCE else line)
-                continue
-            found.append(f"// {line}")
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(file), named[1]))
-            if path not in done:
+    def pieces(file: str) -> Iterator[str]:
+        for piece, path in _pieces(file, read(file)):
+            yield piece
+            if path and path not in done:
                 done.add(path)
-                found += lines(path)
-        return found
+                yield from pieces(path)
 
-    return "\n".join(lines(name)) + "\n"
+    return "\n".join(pieces(name)) + "\n"
+
+
+@cache
+def _pieces(file: str, text: str) -> list[tuple[str, str]]:
+    """Return a file's text in pieces that end with an `#include`, each with the path that it
+    includes, and the rest with an empty path."""
+    found: list[tuple[str, str]] = []
+    lines: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        lines += [] if lines else [f'#line {number} "kernels/{file}"']
+        if named := INCLUDE.match(line):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(file), named[1]))
+            found.append(("\n".join([*lines, f"// {line}"]), path))
+            lines = []
+        else:
+            lines.append("" if line == ONCE else line)
+    return [*found, ("\n".join(lines), "")] if lines else found
 
 
 def self_contained(code: str) -> str:

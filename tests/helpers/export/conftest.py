@@ -1,13 +1,14 @@
 """What the tests of exported files share."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from types import ModuleType
 from unittest import mock
 
 import pytest
 
-from helpers.catalogue import registry
+from helpers.catalogue import dispatch, registry
 from helpers.run import bound
 from tests.helpers.export.exported_file import imported
 
@@ -16,7 +17,9 @@ from tests.helpers.export.exported_file import imported
 def kernel_files_are_read_once() -> Iterator[None]:
     """They plan ten thousands of matrices and change no kernel file; other tests change some."""
     kept = cache(registry.source)
-    with mock.patch.object(registry, "source", kept), mock.patch.object(bound, "source", kept):
+    with ExitStack() as stack:
+        for module in (registry, bound, dispatch):
+            stack.enter_context(mock.patch.object(module, "source", kept))
         yield
 
 

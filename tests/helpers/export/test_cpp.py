@@ -138,7 +138,7 @@ def test_the_plan_of_every_kernel_is_that_of_its_header(tmp_path: Path) -> None:
     asked = [
         (name_of(step), step, matrix)
         for seed, step in enumerate(KERNELS)
-        for matrix in drawn(step, 240, seed)
+        for matrix in drawn(step, 120, seed)
     ]
     assert differences(program, asked) == []
     answers = program.answers([(name, matrix) for name, _, matrix in asked])
@@ -158,7 +158,7 @@ def test_tuned_plans_of_other_kernels_alone_make_a_file(tmp_path: Path) -> None:
 
 
 @needs_headers
-def test_what_is_best_is_what_choose_picks_at_ten_thousand_matrices(
+def test_what_is_best_is_what_choose_picks_at_thousands_of_matrices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A file has the tuned plans of its shapes alone; here it is asked about all others, too.
@@ -174,7 +174,7 @@ def test_what_is_best_is_what_choose_picks_at_ten_thousand_matrices(
     assert {*program.kernels("newer"), *program.kernels("older")} == {*numbered}
     asked = [
         ("newer" if matrix.gpu.capability >= 90 else "older", matrix)
-        for matrix in matrices(10_000, DTYPES)
+        for matrix in matrices(4000, DTYPES)
     ]
     wrong, seen = [], set()
     for (_, matrix), answer in zip(asked, program.answers(asked), strict=True):

@@ -60,16 +60,15 @@ def test_cases_are_a_line_each() -> None:
     ]
 
 
-@pytest.mark.parametrize("step", [*filter(is_exportable, (*steps(), *variants()))])
-def test_no_plan_of_the_largest_matrices_passes_64_bits(step: str) -> None:
+def test_no_plan_of_the_largest_matrices_passes_64_bits() -> None:
     """What headers compute exactly, an exported plan computes in long long."""
-    contract = load(step).header
     largest = [(min(2**a, MAX_INT), 2**b) for a in range(0, 32, 6) for b in (0, 10, 20, 30)]
     largest += [(MAX_INT, 1), (1, MAX_INT), (MAX_INT, 2**24), (2**24, MAX_INT)]
-    for (rows, cols), dtype, gpu in itertools.product(largest, contract.dtypes, GPUS):
-        if rows * cols * dtype.itemsize <= MAX_BYTES:
-            inners = [1] if "inner" not in contract.operation.sizes else [1, 2**11, rows]
-            for inner in inners:
-                problem = Problem(max(inner, rows - rows % inner), cols, dtype, inner=inner)
-                reason = contract.why_not(problem, gpu)
-                assert "64 bits" not in reason
+    for step in filter(is_exportable, (*steps(), *variants())):
+        contract = load(step).header
+        for (rows, cols), dtype, gpu in itertools.product(largest, contract.dtypes, GPUS[::3]):
+            if rows * cols * dtype.itemsize <= MAX_BYTES:
+                inners = [1] if "inner" not in contract.operation.sizes else [1, 2**11, rows]
+                for inner in inners:
+                    problem = Problem(max(inner, rows - rows % inner), cols, dtype, inner=inner)
+                    assert "64 bits" not in contract.why_not(problem, gpu), step

@@ -73,7 +73,7 @@ Plans = dict[tuple[Matrix, Around, int], tuple[str, Launch] | None]  # None: ref
 @pytest.fixture(scope="module")
 def wanted() -> Plans:
     """The project's plans of softmax without features."""
-    drawn = [*matrices(10000, DTYPES), *corners()]
+    drawn = [*matrices(4000, DTYPES), *corners()]
     whole = (m for m in drawn if m.x_start % m.dtype.itemsize == m.y_start % m.dtype.itemsize == 0)
     return {(m, PLAIN, 1): chosen(m) for m in whole}
 
@@ -82,11 +82,11 @@ def wanted() -> Plans:
 def wanted_around() -> Plans:
     """The project's plans of all that is computed beside softmax."""
     chance = random.Random(0)
-    drawn = [m for m in matrices(3000, DTYPES) if not (m.x_start or m.y_start) % m.dtype.itemsize]
+    drawn = [m for m in matrices(1500, DTYPES) if not (m.x_start or m.y_start) % m.dtype.itemsize]
     asked = [(matrix, chance.choice(arounds()), 1) for matrix in drawn]
     axes = (Around("softmax_any_axis", ()), Around("softmax_any_axis", (("LOG", 1),)))
     axes += (PLAIN, Around("softmax_backward", ()))
-    asked += [(m, chance.choice(axes), inner) for m, inner in on_axes(2000, DTYPES)]
+    asked += [(m, chance.choice(axes), inner) for m, inner in on_axes(1000, DTYPES)]
     return {each: chosen(*each) for each in asked}
 
 
@@ -118,7 +118,7 @@ def text() -> str:
 
 
 def test_exported_plan_is_that_of_choose_and_of_the_header(text: str, wanted: dict) -> None:
-    assert len(wanted) > 8000 and None in wanted.values()
+    assert len(wanted) > 3000 and None in wanted.values()
     assert list(differences(planned(text), wanted)) == []
     files = {found[0] for found in wanted.values() if found}
     assert files == {entry[0] for entry in planned(text).RANKING}, (
@@ -148,7 +148,7 @@ def test_exported_plans_around_softmax_are_those_of_choose(text, wanted_around) 
     assert list(differences(planned(text), wanted_around)) == []
     met = {plan[0] for plan in wanted_around.values() if plan}
     assert {rank.file for ranks in RANKINGS.values() for rank in ranks} <= met
-    assert sum(plan is None for plan in wanted_around.values()) > 500
+    assert sum(plan is None for plan in wanted_around.values()) > 250
 
 
 def test_a_softmax_that_is_only_scaled_has_the_plan_of_the_fused(text: str) -> None:
@@ -198,15 +198,15 @@ def test_a_plan_says_why(text: str) -> None:
     assert module.plan(14, 2**20).reason == "rows that go evenly into the 7 clusters that stay"
 
 
-@pytest.mark.parametrize("step", [*steps(), *variants()])
-def test_only_comparisons_are_joined(step: str) -> None:
+def test_only_comparisons_are_joined() -> None:
     """C's && and || give 0 or 1, Python's `and` and `or` an operand."""
-    header = load(step).header
-    rules = [part for entry in header.build for case in entry.cases for part in case if part]
-    for rule in (*rules, *header.rules.values()):
-        for node in ast.walk(rule.tree):
-            for part in node.values if isinstance(node, ast.BoolOp) else ():
-                assert isinstance(part, ast.BoolOp | ast.Compare), rule.text
+    for step in (*steps(), *variants()):
+        header = load(step).header
+        rules = [part for entry in header.build for case in entry.cases for part in case if part]
+        for rule in (*rules, *header.rules.values()):
+            for node in ast.walk(rule.tree):
+                for part in node.values if isinstance(node, ast.BoolOp) else ():
+                    assert isinstance(part, ast.BoolOp | ast.Compare), rule.text
 
 
 # ---- the file as text --------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_every_kernel_alone_is_planned_as_its_header_says(step: str) -> None:
     module = planned(write(export_request(step, []), "cupy"))
     dtypes = load(step).header.dtypes
     taken = 0
-    for matrix in matrices(300, dtypes):
+    for matrix in matrices(150, dtypes):
         places = matrix.x_start, matrix.y_start
         if any(place % matrix.dtype.itemsize for place in places):
             continue

@@ -11,7 +11,7 @@ from helpers.catalogue.registry import split_trial
 from helpers.export import specialisations as module
 from helpers.export.request import ExportError, ExportRequest, Range, Shapes, export_request
 from helpers.export.specialisations import Specialisation, file_of, specialisations
-from helpers.run.bound import load
+from tests.helpers.export.plans import load
 
 A100 = Gpu(80, 108, 40 * 2**20)
 
@@ -55,10 +55,10 @@ def numbers(part: Range | None) -> range:
         ("11_any_row", "10..20x12280..12300", "float32", H200),
         ("11_short_rows", "3..5x1..300", "float16", H200),
         ("12_fused-MASK2", "60..70x1000..1100", "bfloat16", H200),
-        ("13_any_axis", "1..12x60..70x1..40", "bfloat16", A100),
-        ("14_backward-FROM_X1", "1..3x1..2100", "bfloat16", H200),
+        ("13_any_axis", "1..4x60..66x1..24", "bfloat16", A100),
+        ("14_backward-FROM_X1", "1..2x1..1100", "bfloat16", H200),
         ("15_cross_entropy", "20..40x30000..30010", "float32", H200),
-        ("15_gradient", "1..3x30000..34000", "bfloat16", A100),
+        ("15_gradient", "1..2x32000..33000", "bfloat16", A100),
     ],
 )
 def test_a_small_range_has_the_builds_of_its_shapes(kernel, shape, dtype, gpu, monkeypatch) -> None:
@@ -78,8 +78,8 @@ def test_a_small_range_has_the_builds_of_its_shapes(kernel, shape, dtype, gpu, m
     ("kernel", "shape", "dtype"),
     [
         ("best", "1..65536x1000", "bfloat16"),
-        ("best", "1..64x200000..300000", "float32"),
-        ("11_any_length", "1..300x1..50257", "float32"),
+        ("best", "1..64x200000..210000", "float32"),
+        ("11_any_length", "1..60x1..10000", "float32"),
     ],
 )
 def test_a_large_range_has_the_build_of_any_of_its_shapes(
@@ -90,7 +90,7 @@ def test_a_large_range_has_the_build_of_any_of_its_shapes(
     asked = export_request(kernel, [shape], "f", [dtype], [H200], strided=True, any_start=True)
     (shapes,) = asked.shapes
     found, chance = {*specialisations(asked), None}, random.Random(0)
-    for _ in range(400):
+    for _ in range(200):
         rows = chance.randint(shapes.rows.low, shapes.rows.high)
         rows = rows if chance.random() < 0.7 else min(rows, chance.randint(1, 40))
         cols = chance.randint(shapes.cols.low, shapes.cols.high)
