@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -71,7 +72,12 @@ def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 def _small_copy(source: str, target: str) -> None:
     if Path(source).stem in FILES and Path(source).suffix.startswith(".json"):
-        Path(target).write_text(text_of(few_lines(Path(source))), encoding="utf-8")
+        Path(target).write_text(_few(Path(source)), encoding="utf-8")
+
+
+@cache
+def _few(path: Path) -> str:
+    return text_of(few_lines(path))
 
 
 def _texts() -> dict[str, str]:

@@ -292,9 +292,9 @@ def write_files(folder: Path, cases: Sequence[Case], gpu: Gpu = H200) -> None:
     (folder / "calls.cpp").write_text(c_functions(cases))
 
 
-def pretended(folder: Path, cases: Sequence[Case] = CASES) -> Pretended:
+def pretended(folder: Path) -> Pretended:
     """All exported functions, compiled in a folder over a runtime that Python answers."""
-    write_files(folder, cases)
+    write_files(folder, EVERY)
     done = compiled(folder, *NO_RUN, "-arch=sm_90", "-Xcompiler=-fPIC", "-c", "every.cu")
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
     (folder / "runtime.cpp").write_text(f'#include "{FOLDER}/cuda.cpp"\n#include "calls.cpp"\n')

@@ -47,7 +47,7 @@ WITH_WORKSPACE = [case for case in SOFTMAX if case.call.workspace]
 
 @pytest.fixture(scope="module")
 def compiled_library(tmp_path_factory: pytest.TempPathFactory) -> Pretended:
-    return pretended(tmp_path_factory.mktemp("library"), EVERY)
+    return pretended(tmp_path_factory.mktemp("library"))
 
 
 @pytest.fixture
