@@ -95,7 +95,7 @@ def architectures(code: str, production: bool = True) -> list[int]:
     dropped again; a file may ask for the architecture itself."""
     lowest, text = header(code).arch, strip_comments(code)
     asks = "__CUDA_ARCH" in text or "capability" in header(code).fields.get("Build", "")
-    later = ARCHS if asks else (80, 90) if "#include" in text else ()
+    later = (80, 90, ARCHS[-1]) if asks else (80, 90) if "#include" in text else ()
     later = {*later, *(ARCHS[-1:] if "asm" in text else ())} if production else ()
     return sorted({lowest, *(arch for arch in later if arch > lowest)})
 
@@ -198,17 +198,19 @@ def test_a_text_that_breaks_a_rule_is_found(old: str, new: str, about: str) -> N
 
 
 @each_file
-def test_header_has_every_key_in_order(file: str) -> None:
+def test_a_header_has_its_keys_and_says_what_the_code_is(file: str) -> None:
     contract = header(source(file))
     assert contract is not None
     used = [key for key in KEYS if key in contract.fields or key not in OPTIONAL_KEYS]
     assert list(contract.fields) == used
     assert all(contract.fields.values())
+    check_launch(file, contract)
+    check_dtypes(file, contract)
+    check_parameters(file)
 
 
-@each_file
-def test_header_launch_is_sensible(file: str) -> None:
-    contract = header(source(file))
+def check_launch(file: str, contract: Header) -> None:
+    """Hold that launches are sensible."""
     for dtype in contract.dtypes:
         shapes = accepted_shapes(source(file), dtype.name)
         assert len(shapes) >= 3, "the header refuses nearly every shape"
@@ -229,10 +231,9 @@ def test_header_launch_is_sensible(file: str) -> None:
                 assert wider.block == plan.block + 32 and wider.grid >= 1
 
 
-@each_file
-def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) -> None:
+def check_dtypes(file: str, contract: Header) -> None:
+    """Hold that dtypes, alignment and architecture are those of the code."""
     code = source(file)
-    contract = header(code)
     declared = {one.name: one for one in signature(code, kernel_names(code)[0])}
     typed = [a.name for a in contract.operation.arrays({}) if a.dtype == "T"]
     if len(contract.dtypes) == 1:
@@ -250,9 +251,9 @@ def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) ->
     assert contract.arch in ARCHS and contract.fields["Arch"] == f"sm_{contract.arch}"
 
 
-@each_file
-def test_one_kernel_that_takes_what_its_operation_says(file: str) -> None:
-    """In its order, inputs const, numbers in the types that the operation gives them."""
+def check_parameters(file: str) -> None:
+    """Hold that there is one kernel, which takes what its operation says: in its order, inputs
+    const, numbers in the types that the operation gives them."""
     code = source(file)
     (name,) = kernel_names(code)
     kernel = Kernel(code)
@@ -278,7 +279,7 @@ def test_one_kernel_that_takes_what_its_operation_says(file: str) -> None:
 
 @each_file
 def test_compiles_alone_without_a_warning(file: str) -> None:
-    """As plain C++17, to machine code where the file is most likely to be refused. With CuPy's
+    """As plain C++17, to machine code where the assembler may refuse the file. With CuPy's
     options it is compiled wherever it is run: they make every function a device function, so that a
     missing __device__ shows here alone."""
     production = file[0].isdigit() or file.removesuffix(".cu") in DISPATCHED
@@ -287,8 +288,9 @@ def test_compiles_alone_without_a_warning(file: str) -> None:
 
 def compiles_alone(code: str, production: bool = True) -> None:
     lowest, *later = architectures(code, production)
+    kind = "sm" if production or "asm" in strip_comments(code) else "compute"
     for options in compiler_options(code, lowest):
-        assert compile_plain(code, f"sm_{lowest}", options) == ""
+        assert compile_plain(code, f"{kind}_{lowest}", options) == ""
     for number, arch in enumerate(later):  # the dtypes take turns
         target, every = "sm" if arch == ARCHS[-1] else "compute", compiler_options(code, arch)
         if every:

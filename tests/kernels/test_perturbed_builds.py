@@ -23,7 +23,7 @@ from helpers.run.references import make_input, make_inputs, outputs, poisoned
 from helpers.simt import CompileError, compile_ptx
 
 FILES = [name for name in (*steps(), *variants()) if header(source(f"{name}.cu")).build]
-BUILDS = 12  # of each file, that its header does not refuse; twice as many if few are right
+BUILDS = 8  # of each file, that its header does not refuse; twice as many if few are right
 TRIED = ("refused by the compiler", "right", "wrong")
 ROWS = (1, 2, 3)
 COLS = (

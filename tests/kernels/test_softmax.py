@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200, Gpu
-from helpers.base.mode import SWITCH
 from helpers.catalogue.header import header
 from helpers.catalogue.registry import source, steps, variants
 from helpers.problem.operations import COPY, SOFTMAX
@@ -18,12 +17,10 @@ from helpers.run.check import (
     UNTOUCHED,
     WrongResult,
     check_copy,
-    check_kernel,
     check_softmax,
     strided_copy,
 )
 from helpers.run.references import make_input, poisoned, special_rows
-from helpers.simt.cuda_text import kernel_names
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -51,7 +48,7 @@ SIXTEEN_BIT_SHAPES = (
     *((1, 1), (5, 3), (33, 4), (129, 16), (257, 31), (5, 33), (33, 100), (2, 257), (64, 1024)),
     *((129, 32), (33, 520), (5, 1000), (1, 1025), (3, 4097), (3, 20000), (1, 32001), (1, 131072)),
 )
-BLOCKS = (32, 64, 256, 1024)
+BLOCKS = (32, 256, 1024)
 
 LIVE_COLS = (
     *(1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 77, 100, 127, 128, 129),
@@ -193,7 +190,8 @@ def test_special_and_large_rows_are_right(name: str, dtype: str) -> None:
         lengths = lengths[: 5 if CONTRACT[name].fields["Row"] == "one thread" else 6]
     matrices = [special_rows(cols, dtype) for cols in lengths]
     if CONTRACT[name].operation is SOFTMAX:
-        matrices += [large_rows(cols, dtype) for cols in lengths[4:]]
+        taken = [cols for cols in lengths[4:] if CONTRACT[name].accepts(Problem(6, cols, dtype))]
+        matrices += [large_rows(cols, dtype) for cols in taken[:2]]
     if CONTRACT[name].operation is SOFTMAX and dtype == "float32":
         matrices += [close_rows(cols) for cols in lengths[4:]]
     check_all(name, matrices + ([extreme_rows()] if dtype == "float32" else []))
@@ -258,7 +256,7 @@ def test_rows_that_are_apart_are_right(name: str, layout: str) -> None:
     """Each number of columns in one dtype; which, differs from layout to layout."""
     first = [*LAYOUTS].index(layout)
     for number, cols in enumerate((1, 33, 257, 1001, 9000, 131073), first):
-        rows, dtype = 37 if cols < 300 else 3, DTYPES[number % 3]
+        rows, dtype = 37 if cols < 300 else 2, DTYPES[number % 3]
         usual = make_input(rows, cols, dtype=dtype)
         x = special_rows(cols, dtype) if 300 < cols < 10000 else usual
         if CONTRACT[name].accepts(Problem(*x.shape, dtype)):
@@ -299,7 +297,6 @@ def computed_by_few(x: np.ndarray, clusters: int, code: str = CODE[STAYS]) -> tu
         (5, 40008, "bfloat16"),
         (5, 65536, "float32"),
         (3, 300000, "float32"),
-        (3, 1000000, "float32"),
     ],
 )
 def test_clusters_that_stay_take_row_after_row(rows: int, cols: int, dtype: str) -> None:
@@ -312,7 +309,7 @@ def test_clusters_that_stay_take_row_after_row(rows: int, cols: int, dtype: str)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_special_row_does_not_change_the_next(dtype: str) -> None:
-    for x in (special_rows(20000, dtype), large_rows(20000, dtype)):
+    for x in (special_rows(9000, dtype), large_rows(9000, dtype)):
         y, findings = computed_by_few(x, 1)
         check_softmax(x, y)
         assert not findings
@@ -376,24 +373,23 @@ def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
     assert "race on shared memory" in str(computed_by_few(x, 1, early)[1])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("name", "cols"),
+    ("name", "cols", "dtype"),
     [
-        *(("08_cluster", 1000), ("08_cluster", 20000), (STAYS, 20000)),
-        *(("09_grid", 20000), ("10_sixteen_bit", 1000)),
+        *(("08_cluster", 1000, "float32"), ("08_cluster", 20000, "float16")),
+        *((STAYS, 20000, "float32"), (STAYS, 20000, "bfloat16")),
+        *(("09_grid", 20000, "bfloat16"), ("10_sixteen_bit", 1000, "float16")),
     ],
 )
 def test_what_is_asked_of_caches_changes_no_result(name: str, cols: int, dtype: str) -> None:
     """Each of three sets of loads, and of two of stores."""
-    accepts_or_skip(name, 5, cols, dtype)
     results = []
     for trial in ("STREAMING0", "STREAMING1", "EVICT_LAST0", "EVICT_LAST1"):
         if trial[:-1] not in header(CODE[name]).macros:
             continue
-        x = make_input(5, cols, dtype=dtype)
+        x = make_input(3, cols, dtype=dtype)
         results.append(poisoned(x))
-        trace = load(f"{name}-{trial}").bind(5, cols, dtype).simulate(x, results[-1])
+        trace = load(f"{name}-{trial}").bind(3, cols, dtype).simulate(x, results[-1])
         check_softmax(x, results[-1])
         assert not trace.findings
         read, written = trace.counters.passes(x.size, x.itemsize)
@@ -434,17 +430,6 @@ def test_live_16_bit_results_are_right(name: str, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", STRIDED)
-def test_live_rows_that_are_apart_are_right(name: str, dtype: str, layout: str) -> None:
-    for cols in LIVE_COLS:
-        for rows in (1, 33, 1000):
-            if rows * cols <= 2**24 and CONTRACT[name].accepts(Problem(rows, cols, dtype)):
-                check_layout(name, make_input(rows, cols, dtype=dtype), layout)
-
-
-@pytest.mark.gpu
 @each_kernel
 def test_live_special_and_large_rows_are_right(name: str) -> None:
     for dtype in CONTRACT[name].dtypes:
@@ -465,27 +450,6 @@ def test_live_result_is_right_with_another_block_size(name: str, block: int) -> 
         if CONTRACT[name].accepts(Problem(rows, cols)):
             x = make_input(fitting(name, rows, cols, block), cols)
             check(name, x, computed(name, x, block))
-
-
-@pytest.mark.gpu
-@each_kernel
-def test_live_kernel_passes_the_check_of_the_notebooks(name: str) -> None:
-    for dtype in CONTRACT[name].dtypes:
-        verdict = check_kernel(CODE[name], dtype=dtype.name)
-        assert verdict.startswith(f"{kernel_names(CODE[name])[0]}: correct for ")
-
-
-@pytest.mark.gpu
-@each_kernel
-def test_simt_machine_and_gpu_agree(name: str, monkeypatch) -> None:
-    shapes = [(1, 1), (257, 65), (33, 1000)]
-    if name in PER_SHAPE:  # some of which are made for long rows
-        shapes.append((3, 20000))
-    for x in (make_input(*shape) for shape in shapes if CONTRACT[name].accepts(Problem(*shape))):
-        monkeypatch.delenv(SWITCH, raising=False)
-        live = computed(name, x)
-        monkeypatch.setenv(SWITCH, "1")
-        assert np.allclose(computed(name, x), live, rtol=2e-6, atol=2.0**-126), x.shape
 
 
 @pytest.fixture(scope="module")
