@@ -72,13 +72,10 @@ def test_words_are_explained_where_they_first_stand():
     assert list(rules.of_words([page_of(path) for path in CORE], glossary)) == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [*CORE, *DEEPER, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *DOCS, GLOSSARY],
-    ids=lambda path: path.stem,
-)
-def test_links_lead_somewhere(path):
-    assert list(rules.of_links_between(path, GLOSSARY)) == []
+def test_links_lead_somewhere():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS, GLOSSARY]
+    for path in (*CORE, *DEEPER, *pages):
+        assert list(rules.of_links_between(path, GLOSSARY)) == [], path.name
 
 
 def test_pages_headers_and_plot_show_the_records():

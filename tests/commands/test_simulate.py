@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.base import mode
 from helpers.base.paths import ROOT
 from helpers.commands.simulate import main
 
@@ -86,17 +85,6 @@ def test_options_that_would_be_ignored_are_refused(scale, options, complaint, ca
     with pytest.raises(SystemExit, match="2"):
         main([str(scale), *options])
     assert complaint in capsys.readouterr().err
-
-
-def test_a_gpu_that_is_insisted_on_and_not_there_is_no_bug_of_the_kernel(monkeypatch, capsys):
-    monkeypatch.setattr(mode, "has_gpu", lambda: False)
-    monkeypatch.setenv(mode.SWITCH, "0")
-    assert main([str(ROOT / "kernels" / "02_online.cu"), "--shape", "33x100"]) == 2
-    captured = capsys.readouterr()
-    assert (
-        captured.err == f"{mode.SWITCH}=0 requires a GPU, but CuPy finds none; unset it to replay\n"
-    )
-    assert not captured.out
 
 
 def test_shape_runs_a_cooperative_kernel_with_its_workspace(capsys):

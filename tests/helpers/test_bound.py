@@ -11,8 +11,7 @@ from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, bind, kernel_of, load
 from helpers.run.check import check_softmax, strided_copy
 from helpers.run.execute import KernelBug
-from helpers.run.references import make_input, poisoned, reference
-from helpers.simt.cuda_text import kernel_names
+from helpers.run.references import make_input, poisoned
 from tests.helpers.sources import APART, LANES, TOGETHER, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
@@ -161,42 +160,11 @@ def test_what_is_no_integer_is_named(given: dict, message: str) -> None:
             kernel_of(LANES).accepts(shape["rows"], shape["cols"])
 
 
-# ---- run and simulate -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_bound_kernel_runs(dtype: str) -> None:
-    bound = bind(LANES, 5, 33, dtype)
-    x, y = bytes_of(bound)
-    trace = bound.run(x, y)
-    assert np.allclose(y.astype(float), reference(x), rtol=1e-2) and not trace.findings
-    again = poisoned(x)
-    assert bound.simulate(x, again).counters == trace.counters
-    assert y.tobytes() == again.tobytes()
-
-
 # ---- rows that are apart, at any element ------------------------------------------------------
 
 
 def bound_apart(rows: int, cols: int, dtype: str = "float32") -> BoundKernel:
     return bind(APART, rows, cols, dtype, x_stride=cols + 5, y_stride=cols + 2)
-
-
-@pytest.mark.parametrize("phases", [(0, 0), (1, 3)], ids=str)
-@pytest.mark.parametrize(
-    ("rows", "cols", "dtype"),
-    [(4, 100, "float32"), (3, 7, "float16"), (5, 1, "bfloat16"), (1, 40, "float32")],
-)
-def test_rows_that_are_apart_are_taken_at_any_element(rows, cols, dtype: str, phases) -> None:
-    x = make_input(rows, cols, dtype=dtype)
-    far, y = (
-        strided_copy(x, cols + 5, phases[0], np.nan),
-        strided_copy(poisoned(x), cols + 2, phases[1], 7),
-    )
-    assert not bound_apart(rows, cols, dtype).run(far, y).findings
-    check_softmax(x, y)
-    base = y if y.base is None else y.base
-    assert (base.astype(float) == 7).sum() == base.size - y.size, "all around stays as it was"
 
 
 def test_strides_are_arguments_between_the_sizes_and_the_workspace() -> None:
@@ -210,16 +178,6 @@ def test_strides_are_arguments_between_the_sizes_and_the_workspace() -> None:
     assert "4 x 100 float32, strides (105, 102), {" in repr(bound)
     assert kernel_of(APART).accepts(4, 100, x_stride=105)
     assert not kernel_of(EXAMPLE).accepts(4, 100, x_stride=105)
-
-
-def test_the_capability_decides_on_a_cluster() -> None:
-    x = make_input(4, 100)
-    for capability, blocks in ((75, 1), (89, 1), (90, 2), (120, 2)):
-        bound = bind(APART, 4, 100, gpu=Gpu(capability, 100, 2**22))
-        y = poisoned(x)
-        bound.run(x, y)
-        check_softmax(x, y)
-        assert bound["CLUSTER"] == blocks and bound.plan.grid == 4 * blocks
 
 
 @pytest.mark.parametrize("run", ["run", "simulate"])
@@ -303,13 +261,3 @@ def test_a_workspace_that_is_not_left_as_zeros_is_a_bug() -> None:
     bound = bind(TOGETHER, 3, 70)  # counts up
     with pytest.raises(KernelBug, match="^copy_together must leave its workspace zeroed"):
         bound.run(*bytes_of(bound))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["01_naive", "08_cluster", "09_grid", "08_ahead"])
-def test_gpu_runs_a_bound_kernel(name: str) -> None:
-    rows, cols = (300, 65536) if "ahead" in name else (3, 20000)
-    bound = load(name).bind(rows, cols)
-    x, y = bytes_of(bound)
-    assert bound.run(x, y) is None and kernel_names(bound.kernel.code) == [bound.name]
-    assert np.allclose(y, reference(x), rtol=1e-4, atol=1e-30)

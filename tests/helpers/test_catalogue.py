@@ -168,8 +168,12 @@ def test_what_no_kernel_takes_is_named(given: dict, reason: str) -> None:
     ("given", "taken"),
     [
         ({"features": {"MASK": "causal"}}, "12_fused-MASK2: a row that the registers"),
+        ({"features": {"MASK": 1, "LOG": 1}}, "12_fused-MASK1-LOG1: "),
+        ({"features": {"DROPOUT": 1, "MASK": "bytes"}}, "12_fused-MASK1-DROPOUT1: "),
         ({"inner": 64}, "13_any_axis: columns that are apart"),
+        ({"inner": 64, "operation": "softmax_any_axis"}, "13_any_axis: "),
         ({"operation": "softmax_backward"}, "14_backward: both rows of a gradient"),
+        ({"operation": "softmax_backward", "features": {"LOG": 1}}, "14_backward-LOG1: "),
         ({"operation": "cross_entropy"}, "15_cross_entropy: a loss, in one read"),
         ({"operation": "cross_entropy", "cols": 77}, "15_short_rows: a loss of short rows"),
         ({"operation": "cross_entropy_backward"}, "15_gradient: a gradient in which"),
@@ -180,7 +184,9 @@ def test_why_says_so_of_what_is_around_softmax(given: dict, taken: str) -> None:
     given = {"cols": 4096, "gpu": H200, **given}
     first, *others = why(8192, **given).splitlines()
     assert first.startswith(taken) and not others
-    assert first.partition(":")[0] == choose(8192, **given)
+    step = first.partition(":")[0]
+    assert step == choose(8192, **given)
+    assert load(step).accepts(8192, given["cols"], inner=given.get("inner", 1))
 
 
 def test_why_says_what_was_taken_and_what_was_passed_over() -> None:
@@ -245,27 +251,6 @@ def test_each_family_has_its_kernel(rows: int, cols: int, dtype: str, file: str)
 
 
 # ---- what is around softmax -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("asked", "step"),
-    [
-        ({"features": {"MASK": "causal"}}, "12_fused-MASK2"),
-        ({"features": {"MASK": 1, "LOG": 1}}, "12_fused-MASK1-LOG1"),
-        ({"features": {"DROPOUT": 1, "MASK": "bytes"}}, "12_fused-MASK1-DROPOUT1"),
-        ({"inner": 64}, "13_any_axis"),
-        ({"inner": 64, "operation": "softmax_any_axis"}, "13_any_axis"),
-        ({"operation": "softmax_backward"}, "14_backward"),
-        ({"operation": "softmax_backward", "features": {"LOG": 1}}, "14_backward-LOG1"),
-        ({"operation": "cross_entropy"}, "15_cross_entropy"),
-        ({"operation": "cross_entropy_backward"}, "15_gradient"),
-    ],
-    ids=str,
-)
-def test_an_operation_has_its_kernel(asked: dict, step: str) -> None:
-    assert choose(8192, 4096, gpu=H200, **asked) == step
-    rows, inner = (8192, asked.get("inner", 1))
-    assert load(step).accepts(rows, 4096, inner=inner)
 
 
 @pytest.mark.parametrize(

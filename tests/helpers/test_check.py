@@ -86,19 +86,19 @@ RIGHT_WITH_ONE_COLUMN = {"constant", "shifted columns", "stale half", "unnormali
 RIGHT_WITH_ONE_COLUMN |= {"half precision sum", *RIGHT_WITH_ONE_ROW}
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", DEFECTS)
-def test_planted_defect_is_rejected(name: str, shape: tuple[int, int]) -> None:
+def test_planted_defect_is_rejected(name: str) -> None:
     defect, hint = DEFECTS[name]
-    x = make_input(*shape)
-    y = defect(x)
-    assert y.shape == x.shape and y.dtype == np.float32
-    harmless = (shape[1] == 1 and name in RIGHT_WITH_ONE_COLUMN) or (
-        shape[0] == 1 and name in RIGHT_WITH_ONE_ROW
-    )
-    if harmless:
-        check_softmax(x, y)
-    else:
+    for shape in SHAPES:
+        x = make_input(*shape)
+        y = defect(x)
+        assert y.shape == x.shape and y.dtype == np.float32
+        harmless = (shape[1] == 1 and name in RIGHT_WITH_ONE_COLUMN) or (
+            shape[0] == 1 and name in RIGHT_WITH_ONE_ROW
+        )
+        if harmless:
+            check_softmax(x, y)
+            continue
         with pytest.raises(WrongResult, match=r"elements? (is|are) wrong, first at row \d+") as e:
             check_softmax(x, y)
         assert shape not in ((3, 7), (4, 1000)) or hint in str(e.value)
@@ -213,20 +213,6 @@ def test_serial_sum_may_lose_terms_below_its_last_bit() -> None:
         check_softmax(x, np.where(y < 1, np.float32(0), y))
 
 
-@pytest.mark.parametrize("cols", [1, 7, 1000, 4097])
-def test_half_precision_result_is_accepted_if_rounded_once(cols: int) -> None:
-    x = make_input(5, cols).astype(np.float16)
-    check_softmax(x, reference(x).astype(np.float16))
-
-
-@pytest.mark.parametrize("cols", [7, 1000, 4097])
-@pytest.mark.parametrize("name", ["zeros", "constant", "half precision sum", "unnormalised"])
-def test_half_precision_result_is_rejected_if_wrong(name: str, cols: int) -> None:
-    x = make_input(16, cols).astype(np.float16)
-    with pytest.raises(WrongResult):
-        check_softmax(x, DEFECTS[name][0](x.astype(np.float32)).astype(np.float16))
-
-
 SIXTEEN_BIT = ("float16", "bfloat16")
 
 
@@ -263,7 +249,7 @@ def sum_in_16_bits(x):
         truncated,
         sum_in_16_bits,
         *(DEFECTS[name][0] for name in ("zeros", "constant", "shifted columns", "unwritten")),
-        DEFECTS["dropped tail"][0],
+        *(DEFECTS[name][0] for name in ("dropped tail", "unnormalised")),
     ],
 )
 def test_16_bit_result_is_rejected_if_wrong(defect: Callable, dtype: str, cols: int) -> None:

@@ -147,10 +147,10 @@ def test_little_s_law_is_the_same_wherever_it_is_used() -> None:
 # ---- the page ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("answer", [None, 0.3, "a third"])
-def test_page_has_everything_in_both_forms(step: str, answer, shown) -> None:
-    assert predict(step, answer) is None
+@pytest.mark.parametrize("number", range(len(STEPS)))
+def test_page_has_everything_in_both_forms(number: int, shown) -> None:
+    step = STEPS[number]
+    assert predict(step, [None, 0.3, "a third"][number % 3]) is None
     (texts,) = shown
     assert set(texts) == {"text/markdown", "text/plain"}
     assert [line for line in texts["text/plain"].splitlines() if len(line) > 80] == []

@@ -13,9 +13,7 @@ pytest.importorskip("matplotlib")
 
 PAIRS = [
     ("01_naive", UNFUSED, {}),
-    ("03_shared", "02_online", {"mine": 0.3}),
     ("06_registers", "05_float4", {"mine": 0.9}),
-    ("08_cluster", "06_registers", {"family": "long"}),
     ("09_grid", "08_cluster", {"family": "few", "mine": 0.5}),
     ("10_sixteen_bit", "07_warp", {"dtype": "bfloat16"}),
     ("11_any_row", "04_shuffle", {"family": "unaligned"}),
