@@ -104,16 +104,6 @@ def test_planted_defect_is_rejected(name: str) -> None:
         assert shape not in ((3, 7), (4, 1000)) or hint in str(e.value)
 
 
-@pytest.mark.parametrize("cols", [2, 7, 1000, 4097])
-def test_ignored_mask_is_rejected(cols: int) -> None:
-    x = make_input(3, cols)
-    masked = x.copy()
-    masked[:, cols // 2] = -INF
-    with pytest.raises(WrongResult):
-        check_softmax(masked, right(x))
-    check_softmax(masked, right(masked))
-
-
 @pytest.mark.parametrize("cols", [7, 1000, 32768])
 @pytest.mark.parametrize("column", ["largest", "smallest"])
 def test_single_element_off_by_a_thousandth_is_rejected(cols: int, column: str) -> None:
@@ -387,13 +377,6 @@ def test_16_bit_input_exposes_mistakes(dtype: str) -> None:
     assert (np.diff(np.sort(exact, axis=1)[:, -2:], axis=1) > 2).all()
     y = poisoned(x)
     assert y.dtype == x.dtype and np.isnan(y).all()
-
-
-def test_poisoned_output_is_all_nan() -> None:
-    x = make_input(5, 33)
-    y = poisoned(x)
-    assert y.shape == x.shape and y.dtype == x.dtype and np.isnan(y).all()
-    assert not np.shares_memory(x, y)
 
 
 # ---- copies -----------------------------------------------------------------------------------
