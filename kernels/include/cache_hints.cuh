@@ -10,9 +10,9 @@ static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 
 static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 #endif
 
-// A policy for loads: evict last. Each load may make its own. As NVRTC 13.0 compiles that for
-// sm_90, each load then has a branch; with one policy for all, a load is a predicated instruction,
-// and the compiler may move other work between the loads. No record says which is faster.
+// A policy for loads: evict last. Each load may create its own. When NVRTC 13.0 compiles
+// that for sm_90, each load gets a branch; with one policy for all, a load is a predicated instruction,
+// and the compiler may move other work between the loads. We have not measured which is faster.
 __device__ __forceinline__ unsigned long long evict_last_policy()
 {
     unsigned long long policy;
@@ -41,7 +41,7 @@ __device__ __forceinline__ uint4 load_written_evict_last(const uint4* from,
     return bits;
 }
 
-// Loads 16 bytes that are read once: with the hint, or an ordinary load.
+// Loads 16 bytes that are read once, with the hint or with an ordinary load.
 template <bool evict_last>
 __device__ __forceinline__ uint4 load_once(const uint4* from)
 {

@@ -25,7 +25,7 @@ from .races import OWNER, STRONG_READ, THREAD, WEAK_READ, WEAK_WRITE, Epochs, Ra
 FREE, WRITTEN, READ, MBARRIER = range(4)
 RACE = "race on shared memory"
 UNWAITED = "asynchronous copy used before its wait"
-OWNED = "a copy that nobody has waited for may still be working on these bytes"
+OWNED = "an operation that no thread has waited for may still be accessing these bytes"
 OVERWRITTEN = "mbarrier overwritten"
 IN_USE = "these bytes hold an mbarrier; mbarrier.inval has to end it before they hold anything else"
 MOST_READS = 256  # executions of watched loads that are looked back at
