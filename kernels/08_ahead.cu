@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     08_cluster.cu for rows that fill its blocks: they stay and take row after row, and
-//           while they write one row, the next takes its place and is reduced on the way.
+// Idea:     08_cluster.cu with persistent blocks, for rows that fill them: while a block writes one
+//           row, it loads and reduces the next into the same registers and shared memory.
 // Row:      CLUSTER blocks
 // Build:    CLUSTER       = 2 when row <= 131072
 //                         | 4 when row <= 262144
@@ -28,16 +28,16 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
 // Reads:    1 read + 1 write
-// Wastes:   every exponential is computed twice, because nothing has room to keep it; blocks that
-//           stay copy slower than blocks that come and go (00_copy_persistent.cu).
+// Wastes:   every exponential is computed twice, because there is no room to keep it; persistent
+//           blocks copy more slowly than others (00_copy_persistent.cu).
 // Measured: 3945 GB/s, 0.92 of a copy at 256 x 1048576 (H200, 2026-11-22)
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 and more
 // than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. Of an H200's 132
 // multiprocessors clusters of 8 find 120 together, and clusters of 16 find 112 of these
-// (cuOccupancyMaxActiveClusters): so all of `clusters` run at once. Any other number up to `rows`
-// is right, perhaps slower. Measured with -ftz=true, as CuPy compiles.
+// (cuOccupancyMaxActiveClusters): so all `clusters` are co-resident. Any other number up to `rows`
+// is correct but may be slower. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(PACKS) \
     || !defined(DIRECT) || !defined(STREAM) || !defined(SLOTS) || !defined(EVICT_LAST) \
@@ -68,9 +68,9 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier, int 
             : "=r"(ended) : "r"(shared_address(mbarrier)), "r"(parity) : "memory");
 }
 
-// What this thread has read in its block's shared memory, it has read before its next arrival at
-// the cluster's barrier. An arrival that releases would wait for all stores to y as well. The fence
-// came with PTX 8.6, CUDA 12.7.
+// Orders this thread's reads of its block's shared memory before its next arrival at the cluster's
+// barrier. A releasing arrival would wait for all stores to y as well. The fence requires PTX 8.6,
+// CUDA 12.7.
 __device__ __forceinline__ void fence_release_shared()
 {
     asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
@@ -85,7 +85,7 @@ __device__ __forceinline__ uint4 load(const uint4* from)
     return STREAMING ? __ldcs(from) : *from;
 }
 
-// Starts the copy of a pack to a place in shared memory, with the same hint.
+// Starts the copy of a pack to shared memory, with the same hint.
 __device__ __forceinline__ void copy_async(unsigned to, const uint4* from)
 {
 #if EVICT_LAST
@@ -96,23 +96,22 @@ __device__ __forceinline__ void copy_async(unsigned to, const uint4* from)
 #endif
 }
 
-// Makes a group of the copies that this thread has started since the last group.
+// Commits the copies that this thread has started since the last group as a group.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 // Waits for all groups but the last few.
-template <int few>
+template <int pending>
 __device__ __forceinline__ void copy_async_wait()
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(few) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
 // ---- a thread's packs ---------------------------------------------------------------------------
 
-// Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, some packs at a
-// time.
+// Adds packs to a thread's maximum and sum by the recurrence of 02_online.cu.
 template <int count>
 __device__ __forceinline__ void take(Pack (&packs)[count], float& thread_max, float& sum)
 {
@@ -136,10 +135,10 @@ __device__ __forceinline__ uint4 softmax(const Pack& pack, float row_max, float 
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
-// Of a thread's packs of a row, the first STREAM go through its slots of the ring, as a queue: a
-// slot is filled again as soon as its pack has been written, SLOTS packs ahead. The others go
-// straight into the registers whose pack has been written. So a thread waits for nobody's copies
-// but its own, and what it needs last is on its way first.
+// The first STREAM packs of a thread's row go through its slots of the ring, a queue: a slot is
+// refilled as soon as its pack has been written, SLOTS packs ahead. The other packs are loaded into
+// the registers whose packs have been written. So a thread waits only for its own copies, and the
+// packs that it needs last are in flight first.
 extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, RESIDENT)
 softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
@@ -153,20 +152,20 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 
     announce_block(&all_arrived, 8 * senders);
 
-    // The turn before the first: there is nothing to write, and the queue fills.
+    // The iteration before the first row: there is nothing to write, and the queue fills.
     const int packs = cols / width;
     const long long stride = (long long)clusters * packs;  // to the cluster's next row
     const int member = rank * THREADS + threadIdx.x;
     const bool has_last = member + (PACKS - 1) * step < packs;
     const int first_row = blockIdx.x / CLUSTER;
-    long long here = (long long)(first_row - clusters) * packs + member;
+    long long pack_index = (long long)(first_row - clusters) * packs + member;
     const uint4* from = reinterpret_cast<const uint4*>(x);
     uint4* to = reinterpret_cast<uint4*>(y);
-    uint4* own = ring + threadIdx.x;
+    uint4* queue = ring + threadIdx.x;
     for (int k = 0; k < SLOTS - STREAM; ++k) {
         if (first_row < rows)
-            copy_async(shared_address(own + (STREAM + k) * THREADS),
-                       from + here + stride + k * step);
+            copy_async(shared_address(queue + (STREAM + k) * THREADS),
+                       from + pack_index + stride + k * step);
         copy_async_commit();
     }
     Pack direct[DIRECT];
@@ -175,15 +174,14 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 
     float thread_max, sum, row_max, scale;
     int slot = 0, parity = 0;
-    for (int row = first_row - clusters; row < rows; row += clusters, here += stride) {
+    for (int row = first_row - clusters; row < rows; row += clusters, pack_index += stride) {
         const bool writes = row >= 0;
         const bool more = row + clusters < rows;
 
-        // ---- exchange: the row that is here -----------------------------------------------------
+        // ---- exchange: the row that has been loaded ---------------------------------------------
         if (writes) {
-            // As in 08_cluster.cu: a warp sends its pair to all blocks, and waits for all pairs.
-            // Nobody sends before all blocks have started, or have read the messages of the row
-            // before: they have arrived.
+            // As in 08_cluster.cu, a warp sends its pair to all blocks and waits for all pairs. The
+            // barrier ensures that all blocks have started and have read the last row's messages.
             const float2 message = warp_pair(thread_max, sum);
             cluster_wait();
             if (lane < CLUSTER) send(message, &messages[rank * warps + warp], &all_arrived, lane);
@@ -209,7 +207,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         // ---- write this row, load and reduce the next in its place ------------------------------
 #pragma unroll
         for (int k = 0; k < DIRECT; ++k) {
-            const long long pack = here + (STREAM + k) * step;
+            const long long pack = pack_index + (STREAM + k) * step;
             if (k < DIRECT - 1 || has_last) {
                 if (writes) store<STREAMING>(to + pack, softmax(direct[k], row_max, scale));
                 if (more) direct[k].bits = load(from + pack + stride);
@@ -223,16 +221,16 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             copy_async_wait<SLOTS - STREAM - 1>();
             const int next = slot + STREAM < SLOTS ? slot + STREAM : slot + STREAM - SLOTS;
             Pack coming[1];
-            if (more) coming[0].bits = own[next * THREADS];
+            if (more) coming[0].bits = queue[next * THREADS];
             if (writes) {
                 Pack done;
-                done.bits = own[slot * THREADS];
-                store<STREAMING>(to + here + k * step, softmax(done, row_max, scale));
+                done.bits = queue[slot * THREADS];
+                store<STREAMING>(to + pack_index + k * step, softmax(done, row_max, scale));
             }
-            const int on = (k + SLOTS) / STREAM;  // rows from here to the pack SLOTS further on
-            if (row + on * clusters < rows)
-                copy_async(shared_address(own + slot * THREADS),
-                           from + here + on * stride + (k + SLOTS) % STREAM * step);
+            const int rows_ahead = (k + SLOTS) / STREAM;  // rows up to the pack SLOTS further on
+            if (row + rows_ahead * clusters < rows)
+                copy_async(shared_address(queue + slot * THREADS),
+                           from + pack_index + rows_ahead * stride + (k + SLOTS) % STREAM * step);
             copy_async_commit();
             if (more) take(coming, thread_max, sum);
             slot = slot + 1 < SLOTS ? slot + 1 : 0;

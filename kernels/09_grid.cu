@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     many blocks of one launch share a row, more than a cluster can hold; they agree by
-//           messages in global memory, where one 8-byte store is both the data and the signal.
+// Idea:     many blocks of one launch share a row, more than a cluster can hold; they exchange
+//           messages in global memory, where one 8-byte store is both data and signal.
 // Row:      BLOCKS blocks
 // Build:    THREADS      = 512 when rows == 1
 //                        | 384
@@ -30,8 +30,8 @@
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. The workspace must hold
-// zeros before the first launch, and every launch leaves zeros behind; one that was aborted leaves
-// messages, which the next would take for its own: fill it with zeros again. Launches that may run
+// zeros before the first launch, and every launch leaves zeros. An aborted launch leaves messages,
+// which the next would take for its own: fill the workspace with zeros again. Launches that may run
 // at the same time, on two streams, need a workspace each. Measured with -ftz=true, as CuPy
 // compiles.
 
@@ -72,8 +72,8 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Mes
     const int packs = cols / width;
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
-    // touch x or slots before that has ended. The next grid may start once every block of this one
-    // is here or has ended: so it takes no room that a block of this one needs.
+    // access x or slots before that has ended. The next grid may start once every block of this one
+    // has started, so that it takes no room that a block of this one needs.
     if (PROGRAMMATIC) {
         asm volatile("griddepcontrol.launch_dependents;");
         asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -129,7 +129,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Mes
                 store_relaxed(slots + to_block * BLOCKS + member, message);
 
             // It reads this block's slots until all messages are there, empties them for the next
-            // launch, and merges them. If all warps looked, their loads would hold up the messages.
+            // launch, and merges them. Loads by all warps would delay the messages.
             Message* own_slots = slots + member * BLOCKS;
             constexpr int rounds = (BLOCKS + 31) / 32;
             Message messages[rounds];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row of any length that starts anywhere: blocks that run at once share it and agree by
-//           messages; what their registers hold of it is read once, the rest twice.
+// Idea:     unaligned rows of any length: co-resident blocks share a row and exchange messages; the
+//           part of the row that their registers hold is read once, the rest twice.
 // Row:      BLOCKS blocks
 // Build:    in_l2    = ceil_div(2 * sms * row, l2)
 //           few      = max(1, sms / rows)
@@ -22,10 +22,10 @@
 // Wastes:   what is read twice; while a row waits for messages its multiprocessors load nothing.
 // Measured: 3143 GB/s, 0.73 of a copy at 2092 x 128257 (H200, 2026-11-27)
 //
-// y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, at any
-// element. y must not overlap x; what lies between two rows is neither read nor written. A row of
+// y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, with
+// any alignment. y must not overlap x; memory between rows is neither read nor written. A row of
 // all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. The workspace is that of 09_grid.cu:
-// zeros before the first launch, zeros after each, one for each stream. Measured with -ftz=true, as
+// zeros before the first launch and after each, one per stream. Measured with -ftz=true, as
 // CuPy compiles.
 
 #if !defined(BLOCKS) || !defined(THREADS) || !defined(PACKS)
@@ -42,28 +42,26 @@ static_assert(BLOCKS >= 1, "a row has blocks");
 
 constexpr int warps = THREADS / 32;
 
-// ---- where y starts elsewhere than x ------------------------------------------------------------
+// ---- a warp's packs -----------------------------------------------------------------------------
 
-// Writes a warp's packs of one round where they belong.
-__device__ __forceinline__ void store_round(T* to, int late, const Pack& v, int pack, int mine,
-                                            uint4& kept)
+// Writes a warp's packs of one round, `late` columns past a 16-byte boundary.
+__device__ __forceinline__ void store_round(T* to, int late, const Pack& v, int pack, int count,
+                                            uint4& previous)
 {
     if (late == 0) {
-        if (pack < mine) reinterpret_cast<uint4*>(to)[pack] = v.bits;
+        if (pack < count) reinterpret_cast<uint4*>(to)[pack] = v.bits;
     } else {
-        store_late(to + (long long)pack * width, late, v, pack < mine, pack == 0 && mine > 0,
-                   pack == mine - 1, kept);
+        store_late(to + (long long)pack * width, late, v, pack < count, pack == 0 && count > 0,
+                   pack == count - 1, previous);
     }
 }
 
-// ---- a warp's packs -----------------------------------------------------------------------------
-
 // Returns pack number `pack` of a warp, or -inf past the warp's last pack.
-__device__ __forceinline__ uint4 fetched(const uint4* body, int pack, int mine)
+__device__ __forceinline__ uint4 load(const uint4* body, int pack, int count)
 {
     Pack found;
     fill(found, minus_inf());
-    if (pack < mine) found.bits = __ldg(body + pack);
+    if (pack < count) found.bits = __ldg(body + pack);
     return found.bits;
 }
 
@@ -80,8 +78,8 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
     const int lane = threadIdx.x % 32;
 
     for (long long row = blockIdx.x / BLOCKS; row < rows; row += gridDim.x / BLOCKS) {
-        // Head, body and tail as in 11_any_row.cu. Each warp has packs that follow each other, 32 a
-        // round; those of the first PACKS rounds stay in its registers.
+        // Head, body and tail as in 11_any_row.cu. Each warp takes consecutive packs, 32 per round;
+        // those of the first PACKS rounds stay in its registers.
         const T* from = x + row * x_stride;
         T* to = y + row * y_stride;
         const int head = min(cols, int((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
@@ -91,20 +89,20 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         const bool has_end = member == 0 && threadIdx.x < ends;
         const int rounds = (packs + BLOCKS * THREADS - 1) / (BLOCKS * THREADS);
         const long long first = (long long)(member * warps + warp) * rounds * 32;
-        const int mine = (int)max(0LL, min(packs - first, rounds * 32LL));  // packs of this warp
+        const int count = (int)max(0LL, min(packs - first, rounds * 32LL));  // packs of this warp
         const uint4* body = reinterpret_cast<const uint4*>(from + head) + first;
 
         // ---- read, reduce: the running maximum and sum of 02_online.cu, some rounds at a time ---
         Pack v[PACKS];
 #pragma unroll
-        for (int k = 0; k < PACKS; ++k) v[k].bits = fetched(body, k * 32 + lane, mine);
+        for (int k = 0; k < PACKS; ++k) v[k].bits = load(body, k * 32 + lane, count);
         const float v_end = has_end ? to_float(from[end]) : minus_inf();
         float thread_max = fmaxf(fmaxf(lowest, v_end), max_of(v));
         float sum = fast_exp(v_end - thread_max) + sum_of<false>(v, thread_max);
         for (int round = PACKS; round < rounds; round += 4) {
             Pack more[4];
 #pragma unroll
-            for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
+            for (int k = 0; k < 4; ++k) more[k].bits = load(body, (round + k) * 32 + lane, count);
             const float before = thread_max;
             thread_max = fmaxf(thread_max, max_of(more));
             sum = sum * fast_exp(before - thread_max) + sum_of<false>(more, thread_max);
@@ -139,27 +137,27 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         }
         __syncthreads();
 
-        // ---- write, after a second read of what registers did not hold --------------------------
+        // ---- write, after a second read of the packs that registers did not hold ----------------
         const float factor = fast_exp(thread_max - row_pair.x) / row_pair.y;
         T* to_body = to + head + first * width;
         const int late = (unsigned long long)to_body % 16 / sizeof(T);
-        uint4 kept = make_uint4(0, 0, 0, 0);
+        uint4 previous = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
             finish<false>(v[k], thread_max, factor);
-            store_round(to_body, late, v[k], k * 32 + lane, mine, kept);
+            store_round(to_body, late, v[k], k * 32 + lane, count, previous);
         }
         for (int round = PACKS; round < rounds; round += 4) {
             Pack more[4];
 #pragma unroll
-            for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
+            for (int k = 0; k < 4; ++k) more[k].bits = load(body, (round + k) * 32 + lane, count);
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 finish<false>(more[k], thread_max, factor);
-                store_round(to_body, late, more[k], (round + k) * 32 + lane, mine, kept);
+                store_round(to_body, late, more[k], (round + k) * 32 + lane, count, previous);
             }
         }
         if (has_end) to[end] = to_T(fast_exp(v_end - thread_max) * factor);
-        __syncthreads();  // row_pair and pairs are the next row's
+        __syncthreads();  // before row_pair and pairs are used for the next row
     }
 }

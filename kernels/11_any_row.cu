@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row that starts anywhere: from its first to its last boundary of 16 bytes it is moved
-//           in packs, what sticks out by element; where y starts elsewhere than x, a lane passes on
-//           to the next what the next one's pack of y begins with.
+// Idea:     unaligned rows: between its first and last 16-byte boundary a row is moved in packs,
+//           the remaining columns by element; where y is aligned differently from x, each lane
+//           passes the columns that start the next lane's pack of y to that lane.
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    packs      = row / 16
 //           most_packs = 1024 when 4 * rows * row <= l2
@@ -31,9 +31,9 @@
 //           hold 2 MB at most (11_any_length.cu).
 // Measured: 4289 GB/s, 1.00 of a copy at 5340 x 50257 (H200, 2026-11-27)
 //
-// y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, at any
-// element. y must not overlap x; what lies between two rows is neither read nor written. With
-// LATE=0 each row of x and of y must start equally far from a boundary of 16 bytes. A row of all
+// y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, with
+// any alignment. y must not overlap x; memory between rows is neither read nor written. With
+// LATE=0 each row of x and of y must have the same alignment relative to 16 bytes. A row of all
 // -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be
 // allowed once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
 
@@ -72,10 +72,11 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
     if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
-    // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail. Head
-    // and tail go to the first block, a column a thread. The packs go round all threads of the
-    // cluster, as in 08_cluster.cu; but where the body of y starts `late` columns past a boundary,
-    // those of a warp follow each other: then a pack of y lies in two neighbouring lanes.
+    // A row is a head of columns up to the first 16-byte boundary, a body of whole packs, and a
+    // tail. The first block takes head and tail, one column per thread. The packs are dealt
+    // round-robin to all threads of the cluster, as in 08_cluster.cu; but where the body of y
+    // starts `late` columns past a boundary, a warp takes consecutive packs, so that a pack of y
+    // lies in two neighbouring lanes.
     const long long row = blockIdx.x / CLUSTER;
     const T* from = x + row * x_stride;
     T* to = y + row * y_stride;
@@ -108,14 +109,7 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
 
     // ---- exchange -------------------------------------------------------------------------------
     const float2 message = warp_pair(thread_max, sum);
-    if (CLUSTER == 1) {
-        if (lane == 0) messages[warp] = message;
-        __syncthreads();
-    } else {
-        cluster_wait();
-        if (lane < CLUSTER) send(message, &messages[rank * warps + warp], &all_arrived, lane);
-        mbarrier_wait(&all_arrived);
-    }
+    exchange(message, messages, &all_arrived, rank, warp, lane);
     const float2 row_pair = merge_pairs(messages, senders);
     const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 
@@ -134,16 +128,16 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
         if (late == 0 && pack < packs) reinterpret_cast<uint4*>(to + head)[pack] = bits;
     }
     if (late > 0) {
-        __shared__ uint4 lasts[warps];  // the last pack of each warp, for the first of the next
-        if (lane == 31) lasts[warp] = v[PACKS - 1].bits;
+        __shared__ uint4 last_pack[warps];  // the last pack of each warp, for the first of the next
+        if (lane == 31) last_pack[warp] = v[PACKS - 1].bits;
         __syncthreads();
-        uint4 kept = lasts[max(warp - 1, 0)];
-        const int behind = min(packs, block + THREADS * PACKS);  // the pack behind the block's
+        uint4 previous = last_pack[max(warp - 1, 0)];
+        const int end_pack = min(packs, block + THREADS * PACKS);  // past the block's last pack
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
             const int pack = start + k * step;
             store_late(to + head + pack * width, late, v[k], pack < packs,
-                       pack == block && pack < packs, pack == behind - 1, kept);
+                       pack == block && pack < packs, pack == end_pack - 1, previous);
         }
     }
     if (has_end) to[end] = to_T(v_end * scale);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     short rows that start anywhere: a warp moves a run of rows in packs, whatever row these
-//           belong to, through its own piece of shared memory, where it reads each row by words.
+// Idea:     short unaligned rows: a warp moves a run of rows in packs, which may hold columns of
+//           several rows, through its own part of shared memory, and reads each row there by words.
 // Row:      LANES lanes of a warp
 // Build:    words      = row / 4
 //           large      = rows * row > l2
@@ -38,8 +38,8 @@
 //           between them sectors are written in part.
 // Measured: 4308 GB/s, 1.00 of a copy at 523264 x 513 (earlier, H200, 2026-11-27)
 //
-// y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, at any
-// element. y must not overlap x; what lies between two rows is neither read nor written. A row of
+// y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, with
+// any alignment. y must not overlap x; memory between rows is neither read nor written. A row of
 // all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with -ftz=true, as CuPy
 // compiles.
 
@@ -53,8 +53,8 @@
 #include "include/reductions.cuh"
 #include "include/unaligned.cuh"
 
-// Word: the columns of 4 bytes. How all of a word become floats and back, and the larger columns of
-// two words.
+// Word: the columns in 4 bytes, their conversion to floats and back, and the larger columns of two
+// words.
 #if defined(FLOAT16) || defined(BFLOAT16)
 using Word = T2;
 __device__ __forceinline__ float2 to_floats(Word v) { return to_float2(v); }
@@ -71,39 +71,39 @@ __device__ __forceinline__ Word larger(Word a, Word b) { return fmaxf(a, b); }
 #endif
 
 static_assert(LANES >= 2 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
-              "LANES is a power of two: the rows of a warp begin at its multiples");
+              "LANES is a power of two: the lanes of a row start at its multiples");
 static_assert(ITEMS >= 1 && MOVES >= 1, "a lane has words, a mover packs");
-static_assert(RUN >= 1 && RUN % (32 / LANES) == 0, "a warp takes its rows in rounds");
+static_assert(RUN >= 1 && RUN % (32 / LANES) == 0, "a round is 32 / LANES rows");
 static_assert(TURN == 0 || TURN == 1 && ITEMS >= 32 / LANES, "TURN is yes, 1, or no, 0");
 static_assert(DENSE == 0 || DENSE == 1, "DENSE is yes, 1, or no, 0");
 
 constexpr int in_word = 4 / sizeof(T);        // columns of a word
-constexpr int together = 32 / LANES;          // rows that a warp works on at once
-// A stretch is memory without a gap: if DENSE a run of rows, moved by 32 lanes, else a row, by its
-// own.
+constexpr int warp_rows = 32 / LANES;          // rows that a warp processes at the same time
+// A stretch is contiguous memory: a run of rows moved by 32 lanes if DENSE, else a row moved by its
+// LANES lanes.
 constexpr int movers = DENSE ? 32 : LANES;
-constexpr int stretches = DENSE ? 1 : RUN / together;  // of a mover
+constexpr int stretches = DENSE ? 1 : RUN / warp_rows;  // of a mover
 constexpr int edges = (2 * width + movers - 1) / movers;
 
 // ---- stretches of memory ------------------------------------------------------------------------
 
 // Columns between the 16-byte boundary before an address and the address.
-__device__ __forceinline__ int phase(const T* address)
+__device__ __forceinline__ int offset(const T* address)
 {
     return (unsigned long long)address % 16 / sizeof(T);
 }
 
-// Where `count` columns lie between boundaries of 16 bytes, the first of them `before` columns past
-// one: in whole packs, from `begin` to before `end`, and in packs that are theirs only in part.
+// `count` columns, the first of them `before` columns past a 16-byte boundary: the packs from
+// `begin` to before `end`, and columns of a first and a last pack that contain others too.
 struct Span {
     int before, count;
-    __device__ Span(const T* address, int count) : before(phase(address)), count(count) {}
+    __device__ Span(const T* address, int count) : before(offset(address)), count(count) {}
     __device__ int begin() const { return (before + width - 1) / width; }
     __device__ int end() const { return (before + count) / width; }
     __device__ bool ragged() const { return before > 0 || count % width > 0; }
-    // Column number e of the first pack (e < width) and of the last, if they are theirs in part; -1
-    // for columns of other packs. What it is to them: less than 0 or from `count` on if not theirs.
-    __device__ int place(int e) const
+    // The number of column e of the first pack (e < width) or of the last, counted from the first
+    // pack on, if such a pack contains other columns too, else -1.
+    __device__ int index(int e) const
     {
         const int last = (before + count - 1) / width;
         if (e < width) return begin() > 0 || end() == 0 ? e : -1;
@@ -111,19 +111,18 @@ struct Span {
     }
 };
 
-// Moves a lane's part of its stretches to shared memory, each to the same place between boundaries
-// of 16 bytes: whole packs, and by element the columns of packs at their edges. All loads come
-// first.
+// Moves a lane's part of its stretches to shared memory, with the same alignment relative to 16
+// bytes: whole packs, and by element the columns at the edges. All loads come first.
 __device__ __forceinline__ void fetch(uint4* slots, int pitch, const T* from, long long stride,
-                                      int count, int first, int behind, int mover)
+                                      int count, int first, int rows_end, int mover)
 {
     uint4 bits[stretches][MOVES];
     T columns[stretches][edges];
 #pragma unroll
     for (int s = 0; s < stretches; ++s) {
-        const int r = first + s * together;
+        const int r = first + s * warp_rows;
         const T* start = from + r * stride;
-        const Span span(start, r < behind ? count : 0);
+        const Span span(start, r < rows_end ? count : 0);
         const uint4* packs = reinterpret_cast<const uint4*>(start - span.before);
 #pragma unroll
         for (int m = 0; m < MOVES; ++m) {
@@ -134,14 +133,14 @@ __device__ __forceinline__ void fetch(uint4* slots, int pitch, const T* from, lo
         if (span.ragged())
 #pragma unroll
             for (int j = 0; j < edges; ++j) {
-                const int column = span.place(mover + j * movers) - span.before;
+                const int column = span.index(mover + j * movers) - span.before;
                 columns[s][j] = column >= 0 && column < span.count ? start[column] : to_T(0.0f);
             }
     }
 #pragma unroll
     for (int s = 0; s < stretches; ++s) {
-        const int r = first + s * together;
-        const Span span(from + r * stride, r < behind ? count : 0);
+        const int r = first + s * warp_rows;
+        const Span span(from + r * stride, r < rows_end ? count : 0);
         uint4* slot = slots + r * pitch;
 #pragma unroll
         for (int m = 0; m < MOVES; ++m) {
@@ -151,23 +150,23 @@ __device__ __forceinline__ void fetch(uint4* slots, int pitch, const T* from, lo
         if (span.ragged())
 #pragma unroll
             for (int j = 0; j < edges; ++j) {
-                const int e = mover + j * movers, place = e < 2 * width ? span.place(e) : -1;
-                if (place >= 0 && span.count > 0) reinterpret_cast<T*>(slot)[place] = columns[s][j];
+                const int e = mover + j * movers, index = e < 2 * width ? span.index(e) : -1;
+                if (index >= 0 && span.count > 0) reinterpret_cast<T*>(slot)[index] = columns[s][j];
             }
     }
 }
 
-// Moves them back, to other places between boundaries if y has them elsewhere.
+// Moves them to y, whose alignment may be different.
 __device__ __forceinline__ void put(T* to, long long to_stride, const uint4* slots, int pitch,
                                     const T* from, long long stride, int count, int first,
-                                    int behind, int mover)
+                                    int rows_end, int mover)
 {
 #pragma unroll
     for (int s = 0; s < stretches; ++s) {
-        const int r = first + s * together;
+        const int r = first + s * warp_rows;
         T* start = to + r * to_stride;
-        const Span span(start, r < behind ? count : 0);
-        const int shift = phase(from + r * stride) - span.before;  // from places in y to the slot's
+        const Span span(start, r < rows_end ? count : 0);
+        const int shift = offset(from + r * stride) - span.before;  // from y to the slot
         const int skip = (shift + width) % width;
         uint4* packs = reinterpret_cast<uint4*>(start - span.before);
         const uint4* slot = slots + r * pitch;
@@ -182,10 +181,10 @@ __device__ __forceinline__ void put(T* to, long long to_stride, const uint4* slo
         if (span.ragged())
 #pragma unroll
             for (int j = 0; j < edges; ++j) {
-                const int e = mover + j * movers, place = e < 2 * width ? span.place(e) : -1;
-                const int column = place - span.before;
-                if (place >= 0 && column >= 0 && column < span.count)
-                    start[column] = reinterpret_cast<const T*>(slot)[place + shift];
+                const int e = mover + j * movers, index = e < 2 * width ? span.index(e) : -1;
+                const int column = index - span.before;
+                if (index >= 0 && column >= 0 && column < span.count)
+                    start[column] = reinterpret_cast<const T*>(slot)[index + shift];
             }
     }
 }
@@ -205,22 +204,22 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
     const int run = (int)max(0LL, min((long long)RUN, rows - first));
     const T* from = x + first * x_stride;
     T* to = y + first * y_stride;
-    // Packs of a stretch's slot, wherever between two boundaries it begins.
+    // Packs of a stretch's slot, for any alignment.
     const int pitch = ((DENSE ? RUN : 1) * cols + 2 * width - 1) / width;
     uint4* slots = pieces + warp * (DENSE ? 1 : RUN) * pitch;
     const int count = DENSE ? run * cols : cols;  // columns of a stretch
-    const int own = DENSE ? 0 : group, behind = DENSE ? min(run, 1) : run;
+    const int first_row = DENSE ? 0 : group, rows_end = DENSE ? min(run, 1) : run;
 
     // ---- load: a run of rows into shared memory -------------------------------------------------
-    fetch(slots, pitch, from, x_stride, count, own, behind, mover);
+    fetch(slots, pitch, from, x_stride, count, first_row, rows_end, mover);
     __syncwarp();
 
     // ---- reduce and exchange: LANES lanes a row, by words and, at its ends, by element ----------
     const Word no_word = to_word(make_float2(minus_inf(), minus_inf()));
 #pragma unroll 2
-    for (int round = 0; round < RUN; round += together) {
+    for (int round = 0; round < RUN; round += warp_rows) {
         const int r = round + group;
-        const int start = DENSE ? phase(from) + r * cols : phase(from + r * x_stride);
+        const int start = DENSE ? offset(from) + r * cols : offset(from + r * x_stride);
         T* row = reinterpret_cast<T*>(DENSE ? slots : slots + r * pitch) + start;
         const int head = r < run ? start % in_word : 0;
         const int words = r < run ? (cols - head) / in_word : 0;
@@ -234,7 +233,7 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         Word largest = no_word;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            // TURN: rows whose words lie in the same banks begin with different ones.
+            // TURN: rows whose words are in the same banks start with different words.
             const int item = i + (TURN ? group : 0);
             const int word = lane + (item < ITEMS ? item : item - ITEMS) * LANES;
             v[i] = no_word;
@@ -266,5 +265,5 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
     __syncwarp();
 
     // ---- write: the run out of shared memory ----------------------------------------------------
-    put(to, y_stride, slots, pitch, from, x_stride, count, own, behind, mover);
+    put(to, y_stride, slots, pitch, from, x_stride, count, first_row, rows_end, mover);
 }

@@ -11,7 +11,7 @@
 //                      | 8 / size when aligned % 8 == 0
 //                      | 2 when aligned % (2 * size) == 0
 //                      | 1
-//           wanted     = 512 when dim <= 128
+//           most_bytes = 512 when dim <= 128
 //                      | 256 when dim <= 512 && line % 32 > 0 && WIDTH * size == 16
 //                      | 16 when dim > 8192 && WIDTH * size == 2
 //                      | 128 when dim <= 8192 && size == 4 && capability >= 90
@@ -19,22 +19,21 @@
 //                      | 64 when dim <= 16384 && capability >= 90 || dim <= 1024
 //                      | 32 when dim <= 32768 && capability >= 90 || dim <= 2048
 //                      | 16
-//           TILE       = inner when whole == 1 || line <= wanted
-//                      | wanted / size
+//           TILE       = inner when whole == 1 || line <= most_bytes
+//                      | most_bytes / size
 //           period     = TILE / WIDTH when TILE % WIDTH == 0
 //                      | TILE
 //           packs      = dim * TILE / WIDTH
-//           most       = 2 when whole == 1 && dim * line <= 512 * size && size == 4
-//                      | 2 when dim * line <= 64
-//                      | 4 when whole == 1 && dim * line <= 8192 && size == 4
-//                      | 4 when whole == 1 && dim * line <= 512
+//           most       = 2 when dim * line <= 64 || whole == 1 && size == 4 && dim * line <= 2048
+//                      | 4 when whole == 1
+//                        && (dim * line <= 512 || size == 4 && dim * line <= 8192)
 //                      | 16 when size == 2 && dim > 512 && dim * line > 65536
 //                      | 8 when WIDTH * size == 16
 //                      | 16
-//           room       = 256 * most when most == 16 && WIDTH * size == 16
+//           of_block   = min(4096, 512 * most) when WIDTH * size == 16
 //                      | 512 * most
 //           CLUSTER    = 1 when capability < 90
-//                      | min(16, power_of_two(ceil_div(packs, room)))
+//                      | min(16, power_of_two(ceil_div(packs, of_block)))
 //           share      = ceil_div(packs, CLUSTER)
 //           MEMBERS    = period * ceil_div(share, period * most)
 //           PACKS      = ceil_div(share, MEMBERS)
@@ -79,17 +78,17 @@
 
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
               "WIDTH elements are one access: 1, 2, 4 or, of 2 bytes each, 8");
-static_assert(MEMBERS * WIDTH % TILE == 0, "a thread stays in its columns");
-static_assert(THREADS >= MEMBERS, "a block has a tile");
+static_assert(MEMBERS * WIDTH % TILE == 0, "all packs of a thread are in the same columns");
+static_assert(THREADS >= MEMBERS, "a block has at least one tile");
 static_assert(CLUSTER == 1 || THREADS < 2 * MEMBERS, "a cluster has one tile");
 static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
 static_assert(EVICT_LAST == 0 || WIDTH * sizeof(T) == 16, "the hint goes with 16 bytes");
 
-constexpr bool keep = sizeof(T) == 4;        // the exponentials, in the registers of their elements
-constexpr int tiles = THREADS / MEMBERS;          // of a block
-constexpr int lines = MEMBERS * WIDTH / TILE;     // that MEMBERS threads move in a round
-constexpr int own = WIDTH % TILE == 0 ? TILE : WIDTH;  // columns of a thread; TILE: short lines
-constexpr int parts = MEMBERS * own / TILE;       // threads of a block that share a column
+constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their elements
+constexpr int tiles = THREADS / MEMBERS;       // per block
+constexpr int lines = MEMBERS * WIDTH / TILE;  // that MEMBERS threads load at the same time
+constexpr int thread_columns = WIDTH % TILE == 0 ? TILE : WIDTH;  // columns per thread
+constexpr int column_threads = MEMBERS * thread_columns / TILE;  // of a block that share a column
 
 // ---- packs --------------------------------------------------------------------------------------
 
@@ -114,31 +113,33 @@ __device__ __forceinline__ void load(Pack& pack, const T* from)
 #if EVICT_LAST
     pack.bits = load_evict_last(reinterpret_cast<const uint4*>(from), evict_last_policy());
 #else
-    if (sizeof(pack.bits) == 2) pack.two[0] = to_T2(make_float2(0.0f, 0.0f));  // nobody's half
+    if (sizeof(pack.bits) == 2) pack.two[0] = to_T2(make_float2(0.0f, 0.0f));  // the unused half
     pack.bits = *reinterpret_cast<const decltype(pack.bits)*>(from);
 #endif
 }
 
 // ---- the pairs of a tile's columns --------------------------------------------------------------
 
-// How many lanes of a warp put a column's pairs together, if there are so many threads for each.
+// The lanes of a warp that merge the pairs of a column, given the threads available per column.
 __host__ __device__ constexpr int lanes_for(int threads)
 {
     return threads < 2 ? 1 : threads >= 32 ? 32 : 2 * lanes_for(threads / 2);
 }
 
-// Pairs of neighbouring columns lie side by side, those of one column a pitch apart. In merge a
+// Pairs of neighbouring columns are adjacent; those of one column are a pitch apart. In merge a
 // warp reads `lanes` pairs of each of 32 / lanes columns: from 32 banks, if the pitch is an odd
-// multiple of 32 / lanes. The pitch stays a multiple of what one access writes.
-constexpr int threads_each = THREADS / (tiles * TILE);
-constexpr int lanes = lanes_for(threads_each < parts ? threads_each : parts);
-constexpr int at_once = own < 4 ? own : 4;
-constexpr int beside = 32 / lanes > at_once ? 32 / lanes : at_once;
-constexpr int pitch = lanes > 1 && TILE % beside == 0 ? beside * (TILE / beside | 1) : TILE;
+// multiple of 32 / lanes. The pitch is a multiple of what one access writes.
+constexpr int threads_per_column = THREADS / (tiles * TILE);
+constexpr int lanes =
+    lanes_for(threads_per_column < column_threads ? threads_per_column : column_threads);
+constexpr int access_floats = thread_columns < 4 ? thread_columns : 4;
+constexpr int warp_columns = 32 / lanes > access_floats ? 32 / lanes : access_floats;
+constexpr bool padded = lanes > 1 && TILE % warp_columns == 0;
+constexpr int pitch = padded ? warp_columns * (TILE / warp_columns | 1) : TILE;
 
 struct Shared {
-    alignas(16) float maxima[tiles * parts * pitch];  // a pair of each thread, for each column
-    alignas(16) float sums[tiles * parts * pitch];
+    alignas(16) float maxima[tiles * column_threads * pitch];  // a pair per thread and column
+    alignas(16) float sums[tiles * column_threads * pitch];
     alignas(16) float column_max[tiles * TILE];
     alignas(16) float column_scale[tiles * TILE];  // 1 / sum of e^(x - column_max)
     alignas(8) float2 pairs[CLUSTER > 1 ? TILE : 1];  // a pair of the block, for each column
@@ -148,43 +149,43 @@ struct Shared {
 
 static_assert(sizeof(Shared) <= 49152, "48 KB can be declared");
 
-// Floats of neighbouring columns, from a multiple of `at_once` on: one access.
-struct alignas(4 * at_once) Floats {
-    float value[at_once];
+// Floats of neighbouring columns that one access to shared memory moves.
+struct alignas(4 * access_floats) Floats {
+    float value[access_floats];
 };
 
-__device__ __forceinline__ void put(float* array, unsigned place, const float* from)
+__device__ __forceinline__ void put(float* array, unsigned index, const float* from)
 {
     Floats floats;
 #pragma unroll
-    for (int i = 0; i < at_once; ++i) floats.value[i] = from[i];
-    reinterpret_cast<Floats*>(array)[place / at_once] = floats;
+    for (int i = 0; i < access_floats; ++i) floats.value[i] = from[i];
+    reinterpret_cast<Floats*>(array)[index / access_floats] = floats;
 }
 
-__device__ __forceinline__ void get(float* to, const float* array, unsigned place)
+__device__ __forceinline__ void get(float* to, const float* array, unsigned index)
 {
-    const Floats floats = reinterpret_cast<const Floats*>(array)[place / at_once];
+    const Floats floats = reinterpret_cast<const Floats*>(array)[index / access_floats];
 #pragma unroll
-    for (int i = 0; i < at_once; ++i) to[i] = floats.value[i];
+    for (int i = 0; i < access_floats; ++i) to[i] = floats.value[i];
 }
 
-// Puts the pairs of the tile's columns together, `lanes` lanes a column: those of the block's
-// threads, then by messages those of the cluster's blocks.
+// Merges the pairs of the tile's columns, with `lanes` lanes per column: first those of the block's
+// threads, then, by messages, those of the cluster's blocks.
 __device__ __forceinline__ void merge(Shared& shared, int rank)
 {
     const int lane = threadIdx.x % lanes;
     for (int begin = 0; begin < tiles * TILE; begin += THREADS / lanes) {
         const int number = begin + threadIdx.x / lanes;
         const int c = min(number, tiles * TILE - 1);  // all lanes take part in the shuffles
-        const float* maxima = shared.maxima + c / TILE * parts * pitch + c % TILE;
-        const float* sums = shared.sums + c / TILE * parts * pitch + c % TILE;
+        const float* maxima = shared.maxima + c / TILE * column_threads * pitch + c % TILE;
+        const float* sums = shared.sums + c / TILE * column_threads * pitch + c % TILE;
         float largest = maxima[lane * pitch], sum = 0.0f;
 #pragma unroll
-        for (int part = lane + lanes; part < parts; part += lanes)
+        for (int part = lane + lanes; part < column_threads; part += lanes)
             largest = fmaxf(largest, maxima[part * pitch]);
         largest = warp_max<lanes>(largest);
 #pragma unroll
-        for (int part = lane; part < parts; part += lanes)
+        for (int part = lane; part < column_threads; part += lanes)
             sum += sums[part * pitch] * fast_exp(maxima[part * pitch] - largest);
         sum = warp_sum<lanes>(sum);
         if (CLUSTER > 1) {
@@ -234,10 +235,10 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     if (CLUSTER > 1) announce_block(&shared.all_arrived, 8 * CLUSTER * TILE);
 
     // ---- load -----------------------------------------------------------------------------------
-    // Packs are dealt to the tile's threads in turn. A round is whole lines, so that all packs of a
-    // thread lie in the same columns. A tile as wide as its slice has no gaps: there a pack may
+    // Packs are dealt round-robin to the tile's threads. A round is whole lines, so that all packs
+    // of a thread are in the same columns. A tile as wide as its slice has no gaps: then a pack may
     // begin in one line and end in the next.
-    const int tile = threadIdx.x / MEMBERS;  // of the block; the last threads may have none
+    const int tile = threadIdx.x / MEMBERS;  // of the block; past `tiles` for excess threads
     const int first = (rank * MEMBERS + threadIdx.x % MEMBERS) * WIDTH;  // element, in its tile
     const int across = (inner + TILE - 1) / TILE;                        // tiles of a slice
     const unsigned number = blockIdx.x / CLUSTER * tiles + tile;         // of the tile in x
@@ -259,18 +260,18 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     }
 
     // ---- reduce ---------------------------------------------------------------------------------
-    // A pair for each of the thread's columns. 16-bit values are compared as they are, since their
+    // A pair for each of the thread's columns. 16-bit values are compared in 16 bits, since their
     // maximum is one of them.
-    float largest[own], sum[own];
+    float largest[thread_columns], sum[thread_columns];
 #pragma unroll
-    for (int c = 0; c < own; ++c) largest[c] = lowest, sum[c] = 0.0f;
+    for (int c = 0; c < thread_columns; ++c) largest[c] = lowest, sum[c] = 0.0f;
 #pragma unroll
     for (int c = 0; c < WIDTH; ++c) {
         T2 most = v[0].two[c / 2];
 #pragma unroll
         for (int k = 1; k < PACKS; ++k) most = max2(most, v[k].two[c / 2]);
         const float2 both = to_float2(most);
-        largest[c % own] = fmaxf(largest[c % own], c % 2 ? both.y : both.x);
+        largest[c % thread_columns] = fmaxf(largest[c % thread_columns], c % 2 ? both.y : both.x);
     }
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -279,23 +280,23 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
             for (unsigned& word : v[k].word) asm volatile("" : "+r"(word));
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) {
-            const float e = fast_exp(to_float(v[k].element[c]) - largest[c % own]);
-            sum[c % own] += e;
+            const float e = fast_exp(to_float(v[k].element[c]) - largest[c % thread_columns]);
+            sum[c % thread_columns] += e;
             if (keep) v[k].element[c] = to_T(e);
         }
     }
 
     // ---- exchange -------------------------------------------------------------------------------
     // Between the threads that share columns, if a column has more than one.
-    float scale[own];
-    if (parts == 1 && CLUSTER == 1) {
+    float scale[thread_columns];
+    if (column_threads == 1 && CLUSTER == 1) {
 #pragma unroll
-        for (int c = 0; c < own; ++c) scale[c] = 1.0f / sum[c];
+        for (int c = 0; c < thread_columns; ++c) scale[c] = 1.0f / sum[c];
     } else {
-        const int place = threadIdx.x % MEMBERS * own;  // of its first pair, before padding
-        const int to = tile * parts * pitch + place / TILE * pitch + place % TILE;
+        const int pair = threadIdx.x % MEMBERS * thread_columns;  // its first, without padding
+        const int to = tile * column_threads * pitch + pair / TILE * pitch + pair % TILE;
 #pragma unroll
-        for (int c = 0; c < own; c += at_once)
+        for (int c = 0; c < thread_columns; c += access_floats)
             if (tile < tiles) {
                 put(shared.maxima, to + c, largest + c);
                 put(shared.sums, to + c, sum + c);
@@ -303,20 +304,20 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
         __syncthreads();
         merge(shared, rank);
         __syncthreads();
-        float column_max[own];
+        float column_max[thread_columns];
 #pragma unroll
-        for (int c = 0; c < own; ++c) {
-            const int from = min(tile, tiles - 1) * TILE + (place + c) % TILE;
-            if (TILE % own > 0) {  // packs go on in the next line
+        for (int c = 0; c < thread_columns; ++c) {
+            const int from = min(tile, tiles - 1) * TILE + (pair + c) % TILE;
+            if (TILE % thread_columns > 0) {  // packs continue in the next line
                 column_max[c] = shared.column_max[from];
                 scale[c] = shared.column_scale[from];
-            } else if (c % at_once == 0) {
+            } else if (c % access_floats == 0) {
                 get(column_max + c, shared.column_max, from);
                 get(scale + c, shared.column_scale, from);
             }
         }
 #pragma unroll
-        for (int c = 0; c < own; ++c) scale[c] *= fast_exp(largest[c] - column_max[c]);
+        for (int c = 0; c < thread_columns; ++c) scale[c] *= fast_exp(largest[c] - column_max[c]);
     }
 
     // ---- write ----------------------------------------------------------------------------------
@@ -328,7 +329,8 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) {
             const float element = to_float(v[k].element[c]);
-            result[c] = (keep ? element : fast_exp(element - largest[c % own])) * scale[c % own];
+            const float e = keep ? element : fast_exp(element - largest[c % thread_columns]);
+            result[c] = e * scale[c % thread_columns];
         }
 #pragma unroll
         for (int c = 0; c < WIDTH; c += 2)

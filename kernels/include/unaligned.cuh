@@ -16,21 +16,21 @@ __device__ __forceinline__ uint4 sixteen_bytes_at(uint4 left, uint4 right, int s
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-// Writes 16 bytes of each lane to a place `late` columns past a boundary: from the boundary on, the
-// last columns of the pack before and the first of its own. The pack before is the previous lane's;
-// lane 0 kept it from the last call. By element: the columns of a `first` pack, which has none
-// before it, up to the next boundary, and those of a `last` one from its last boundary on.
-__device__ __forceinline__ void store_late(T* to, int late, const Pack& pack, bool here, bool first,
-                                           bool last, uint4& kept)
+// Writes each lane's pack to an address `late` columns past a 16-byte boundary. The 16 bytes from
+// the boundary on are the last columns of the previous lane's pack and the first of its own; lane 0
+// has `previous` from the last call. Written by element: the columns of a `first` pack up to the
+// next boundary, and those of a `last` pack from its last boundary on.
+__device__ __forceinline__ void store_late(T* to, int late, const Pack& pack, bool active,
+                                           bool first, bool last, uint4& previous)
 {
     const int lane = threadIdx.x % 32, from = (lane + 31) % 32;
     const uint4 own = pack.bits;
-    const uint4 passed = make_uint4(
+    const uint4 shuffled = make_uint4(
         __shfl_sync(0xffffffff, own.x, from), __shfl_sync(0xffffffff, own.y, from),
         __shfl_sync(0xffffffff, own.z, from), __shfl_sync(0xffffffff, own.w, from));
-    const uint4 before = lane > 0 ? passed : kept;
-    kept = passed;
-    if (here && !first)
+    const uint4 before = lane > 0 ? shuffled : previous;
+    previous = shuffled;
+    if (active && !first)
         __stwb(reinterpret_cast<uint4*>(to - late), sixteen_bytes_at(before, own, width - late));
     if (first || last)
 #pragma unroll
