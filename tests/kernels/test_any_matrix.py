@@ -167,7 +167,7 @@ def test_groups_are_of_many_kinds() -> None:
     [
         ("11_any_row", "if (has_end) to[end] =", "if (has_end && end) to[end] ="),
         ("11_any_row", "cols - packs * width;", "cols - packs * width + 1;"),
-        ("11_any_row", "here && !first", "here"),
+        ("11_any_row", "active && !first", "active"),
         ("11_any_row", "width - late ? first : last", "late ? first : last"),
         ("11_short_rows", "(cols - head) / in_word : 0;", "cols / in_word : 0;"),
         ("11_short_rows", "lane == 1 && head + words", "lane == 1 && words"),
