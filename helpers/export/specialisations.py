@@ -28,6 +28,7 @@ from .request import ExportError, ExportRequest, Range, Shapes
 MAX_SPECIALISATIONS = 64  # per file; compiling each takes a second or more
 MAX_BOXES = 2**20  # per range
 MAX_AXES = 2**14  # pairs of dim and inner, each of which is a box
+MULTIPLIERS = np.random.default_rng(0).integers(2**63, size=(32, 2), dtype=np.uint64)
 
 Macros = tuple[tuple[str, int], ...]
 
@@ -137,6 +138,16 @@ class Planned(NamedTuple):
     rejected: np.ndarray  # every problem of the set
     names: Mapping[str, Interval]
 
+    def where(self, always: np.ndarray, never: np.ndarray) -> Planned:
+        """Return the plan for the problems that meet a condition, given for which sets it holds
+        always and for which never."""
+        return Planned(self.accepted & always, self.rejected | never, self.names)
+
+    def when(self, condition: Expression, names: Mapping[str, Interval]) -> Planned:
+        """Return the plan where a condition on `names` and on values of the Build table holds."""
+        holds = condition.value({**self.names, **names}, Intervals(len(self.accepted)))
+        return self.where(holds.true, holds.false)
+
 
 # Requirements of every kernel. They keep products in headers within 64 bits.
 EVERY_KERNEL = tuple(
@@ -171,8 +182,10 @@ def _needed(
 ) -> Iterator[Specialisation]:
     """Yield the specialisations that some shape of a range needs; a kernel may reject other shapes
     of the range. Raises `ExportError` for too many specialisations or boxes."""
-    pack, tuned_here = 16 // dtype.itemsize, tuned_plans(request)
-    todo = _first_boxes(shapes, pack)
+    as_timed = gpu == H200 and start.aligned and start.alike
+    tuned = [(one, _range_of(one)) for one in tuned_plans(request) if as_timed]
+    tuned = [(one, inside) for one, inside in tuned if one.problem.itemsize == dtype.itemsize]
+    todo = _first_boxes(shapes, 16 // dtype.itemsize)
     found: dict[Specialisation, None] = {}
 
     def open_boxes(boxes: np.ndarray) -> np.ndarray:
@@ -181,30 +194,24 @@ def _needed(
         left, again = np.ones(len(boxes), bool), np.zeros(len(boxes), bool)
         for step, when in _order(request):
             some = np.flatnonzero(left & ~again)
-            if not len(some):
-                break
             part = {name: value[some] for name, value in names.items()}
-            plan = _ranked(_plan(load(step), part, dtype, start), when, part)
-            as_timed = gpu == H200 and start.aligned and start.alike
-            for tuned in tuned_here if as_timed else ():
-                inside, outside = _within(tuned, part)
-                same = tuned.rule == step and tuned.problem.itemsize == dtype.itemsize
-                if same and not outside.all():
-                    faster = _plan(load(tuned.trial), part, dtype, start)
-                    sure = outside | faster.rejected | inside & faster.accepted
-                    taken = plan.accepted & inside & faster.accepted
-                    file = split_trial(tuned.trial).file
-                    faster = faster._replace(accepted=taken)
-                    known = _add_found(found, tuned.trial, file, dtype, faster)
-                    left[some[known]] = False
-                    again[some[taken & ~known | ~plan.rejected & ~sure]] = True
-                    plan = plan._replace(
-                        accepted=plan.accepted & sure & ~taken, rejected=plan.rejected | taken
-                    )
-            file = file_of(step) if request.best else step
-            known = _add_found(found, step, file, dtype, plan)
-            left[some[known & ~again[some]]] = False
-            again[some[~known & ~plan.rejected]] = True
+            rule = _plan(load(step), part, dtype, start) if len(some) else None
+            if rule is None or rule.rejected.all():
+                continue
+            rule = rule.when(when, part)
+            plans = []
+            for one, inside in tuned:
+                if one.rule == step and not (taken := rule.when(inside, part)).rejected.all():
+                    plan = _plan(load(one.trial), part, dtype, start)
+                    plan = plan.where(taken.accepted, taken.rejected)
+                    plans.append((one.trial, split_trial(one.trial).file, plan))
+            plans.append((step, file_of(step) if request.best else step, rule))
+            for trial, file, plan in plans:
+                here = left[some] & ~again[some]
+                plan = plan.where(here, ~here)
+                known = _add_found(found, trial, file, dtype, plan)
+                left[some] &= ~known
+                again[some] |= ~known & ~plan.rejected
         return again
 
     while len(todo):
@@ -224,34 +231,22 @@ def _needed(
     yield from found
 
 
-def _within(plan: Tuned, names: Mapping[str, Interval]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which boxes are inside the ranges of a tuned plan, and which are outside."""
-    whole = int(plan.problem.packed)
-    inside = (names["packs"].low == whole) & (names["packs"].high == whole)
-    outside = (names["packs"].low != whole) & (names["packs"].high != whole)
-    inside &= names["isContiguous"].low == 1
-    outside |= names["isContiguous"].high == 0
-    for name, (low, high) in (("rows", plan.rows), ("cols", plan.cols)):
-        inside &= (names[name].low >= low) & (names[name].high <= high)
-        outside |= (names[name].high < low) | (names[name].low > high)
-    return inside, outside
+def _range_of(plan: Tuned) -> Expression:
+    """Return the condition for the shapes that a tuned plan covers."""
+    (rows, last_rows), (cols, last_cols) = plan.rows, plan.cols
+    return Expression(
+        f"packs == {int(plan.problem.packed)} && isContiguous && rows >= {rows} && "
+        f"rows <= {last_rows} && cols >= {cols} && cols <= {last_cols}"
+    )
 
 
-def _order(request: ExportRequest) -> Iterator[tuple[str, Expression | None]]:
-    """Yield the kernels that may be chosen, each with the condition of its rank."""
+def _order(request: ExportRequest) -> Iterator[tuple[str, Expression]]:
+    """Yield the kernels that may be chosen, each with the condition of its rank. In that, `packs`
+    is not the value of this name in a Build table."""
     if request.best:
         yield from ((rank.file, rank.when) for rank in SOFTMAX_RANKING)
     else:
-        yield from ((step, None) for step in request.kernels)
-
-
-def _ranked(plan: Planned, when: Expression | None, names: Mapping[str, Interval]) -> Planned:
-    """Return the plan, accepted only where the condition of its rank holds. `packs` of a rank is
-    not the value of that name in a Build table."""
-    if when is None or not plan.names:
-        return plan
-    holds = when.value({**plan.names, **names}, Intervals(len(plan.accepted)))
-    return plan._replace(accepted=plan.accepted & holds.true, rejected=plan.rejected | holds.false)
+        yield from ((step, Expression("1")) for step in request.kernels)
 
 
 def _add_found(
@@ -259,34 +254,30 @@ def _add_found(
 ) -> np.ndarray:
     """Add the specialisations of the boxes that need exactly one. Return for which boxes all are
     found: also those where several macros vary and every combination has been found already."""
-    macros = load(step).header.macros
-    if not plan.accepted.any():
-        return plan.accepted
-    bounds = [b for name in macros for b in (plan.names[name].low, plan.names[name].high)]
-    mixed = np.zeros(len(plan.accepted), np.uint64)
-    for bound in bounds:  # sorting one number per box is much faster than rows
-        mixed = (mixed ^ bound.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
+    macros, known = load(step).header.macros, plan.accepted.copy()
+    ends = [(plan.names[name].low[known], plan.names[name].high[known]) for name in macros]
+    ends = np.reshape(np.array(ends, np.int64), (len(macros), 2, known.sum()))
+    # Sorting one number per box is much faster than rows.
+    mixed = np.tensordot(MULTIPLIERS[: len(macros)], ends.astype(np.uint64), 2)
     _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
-    pairs = np.array([bound[first] for bound in bounds]).reshape(len(macros), 2, len(first))
-    pairs = np.moveaxis(pairs, 1, 2)
-    known = np.zeros(pairs.shape[1], bool)
-    taken = np.zeros(pairs.shape[1], bool)
-    taken[place[plan.accepted]] = True
+    choices = [
+        [range(low, high + 1) for low, high in pairs]
+        for pairs in np.moveaxis(ends[:, :, first], 2, 0).tolist()
+    ]
 
-    def specialisation(values) -> Specialisation:
-        return Specialisation(file, dtype, tuple(zip(macros, map(int, values), strict=True)))
+    def specialisation(values: Sequence[int]) -> Specialisation:
+        return Specialisation(file, dtype, tuple(zip(macros, values, strict=True)))
 
-    for number in np.flatnonzero(taken):
-        if (pairs[:, number, 0] == pairs[:, number, 1]).all():
-            found[specialisation(pairs[:, number, 0])] = None
-    for number in np.flatnonzero(taken):
-        choices = [range(one, other + 1) for one, other in pairs[:, number].tolist()]
-        if math.prod(map(len, choices)) <= MAX_SPECIALISATIONS:
-            known[number] = all(
-                specialisation(values) in found for values in itertools.product(*choices)
-            )
-    return plan.accepted & known[place]
+    for each in choices:
+        if math.prod(map(len, each)) == 1:
+            found[specialisation([one.start for one in each])] = None
+    all_found = [
+        math.prod(map(len, each)) <= MAX_SPECIALISATIONS
+        and all(specialisation(values) in found for values in itertools.product(*each))
+        for each in choices
+    ]
+    known[known] = np.array(all_found, bool)[place]
+    return known
 
 
 def _first_boxes(shapes: Shapes, pack: int) -> np.ndarray:
@@ -319,22 +310,12 @@ def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[st
     outer, inner = Interval(low, high), Interval(inner, inner)
     low, high = product(outer, inner).low, product(outer, inner).high
 
-    size = Interval.of(dtype.itemsize, len(low))
+    numbers = {"size": dtype.itemsize, **vars(gpu), "maxShared": gpu.max_shared}
+    numbers |= {"alike": int(start.alike), "isAlike": int(start.alike)}
+    names = {name: Interval.of(number, len(low)) for name, number in numbers.items()}
     cols = Interval(first * pack + remainder, last * pack + remainder, remainder, pack)
-    names = {
-        "rows": Interval(low, high),
-        "cols": cols,
-        "outer": outer,
-        "dim": cols,
-        "inner": inner,
-        "size": size,
-        "row": product(cols, size),
-        "sms": Interval.of(gpu.sms, len(low)),
-        "l2": Interval.of(gpu.l2, len(low)),
-        "capability": Interval.of(gpu.capability, len(low)),
-        "maxShared": Interval.of(gpu.max_shared, len(low)),
-        "alike": Interval.of(int(start.alike), len(low)),
-    }
+    names |= {"rows": Interval(low, high), "outer": outer, "inner": inner}
+    names |= {"cols": cols, "dim": cols, "row": product(cols, names["size"])}
     for stride, gap in zip(("x_stride", "y_stride"), start.gaps, strict=True):
         names[stride] = Interval(cols.low + gap, cols.high + gap, (remainder + gap) % pack, pack)
     adjacent = start.gaps == (0, 0)
@@ -342,7 +323,6 @@ def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[st
     whole = ((remainder * dtype.itemsize) % 16 == 0) & start.aligned & start.alike
     names["isContiguous"] = Interval(always.astype(np.int64), sometimes.astype(np.int64))
     always, sometimes = whole & always, whole & sometimes
-    names["isAlike"] = names["alike"]
     names["packs"] = Interval(always.astype(np.int64), sometimes.astype(np.int64))
     return names
 
