@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
-from pathlib import PurePath
 from string import Template
 
 from ..catalogue.plan import DTYPE_OPTIONS, option_name
-from ..catalogue.registry import INCLUDE, split_trial
+from ..catalogue.registry import split_trial
 from ..problem.problem import MAX_BYTES, MAX_INT
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
@@ -42,7 +41,7 @@ from .cpp_text import (
 )
 from .lines import chosen, wrapped
 from .request import COPYRIGHT, LICENCE, TUNED_ON, ExportError, ExportRequest, origin
-from .sources import included, texts
+from .sources import complete_text
 from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans
 
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
@@ -79,7 +78,7 @@ class _CppFile:
         self.steps = list(dict.fromkeys(one.file for one in found))
         self.kernels = {step: load(step) for step in self.steps}
         self.files = list(dict.fromkeys(split_trial(step).file for step in self.steps))
-        self.texts = texts(self.files, RULES)
+        self.texts = {file: complete_text(file, RULES) for file in self.files}
         self.headers = {step: kernel.header for step, kernel in self.kernels.items()}
         if request.strided and not any(header.strided for header in self.headers.values()):
             raise ExportError(f"{self.steps[0]} requires rows without gaps; leave out --strides")
@@ -98,7 +97,7 @@ class _CppFile:
             "#if defined(__CUDACC__) && !defined(${upper}_DECLARATIONS)\n",
             SPECIALISATIONS,
             *(self._included(number, one) for number, one in enumerate(self.specialisations, 1)),
-            "#undef SOFTMAX_WORKLOG_TEXT\n",
+            "#pragma nv_diagnostic pop\n#undef SOFTMAX_WORKLOG_TEXT\n",
             self._launch(),
             "#endif  // what nvcc compiles, once\n#endif  // ${upper}_FILE\n",
         ]
@@ -141,7 +140,7 @@ class _CppFile:
     def _head(self) -> str:
         dtypes = " and ".join(dtype.name for dtype in self.request.dtypes)
         call = self.call
-        declared = [f"class {self.request.name}_zeros;  // see below"] * call.workspace
+        declared = [f"struct {self.request.name}_zeros;  // see below"] * call.workspace
         more = (error for name, error in MORE_ERRORS.items() if name in self.properties)
         errors = ERRORS | dict(more)
         words = {"overlap": call.overlap(), "misaligned": call.misaligned()}
@@ -230,7 +229,7 @@ class _CppFile:
     def _included(self, number: int, one: Specialisation) -> str:
         """Return the macros of a specialisation, and the include of its kernel in a namespace."""
         file = split_trial(one.file).file
-        place = f"{self._number(file)}  // specialisation {number}: kernels/{file}.cu"
+        place = f"{self.files.index(file) + 1}  // specialisation {number}: kernels/{file}.cu"
         lines = [
             f"#define ${{upper}}_TEXT {place}",
             *(f"#define {name} {value}".rstrip() for name, value in self._macros(one).items()),
@@ -253,48 +252,19 @@ class _CppFile:
         return macros
 
     def _texts(self) -> Iterable[str]:
-        """Yield the texts that the file includes from itself by their numbers: of kernels, which
-        undefine their macros at the end, and of what these include."""
+        """Yield the texts of kernels, which the file includes from itself by their numbers; each
+        undefines its macros at the end."""
         name = f"{self.request.name.upper()}_TEXT"
         for number, (file, text) in enumerate(self.texts.items(), 1):
-            others = included(file, self.texts) if file in self.files else []
-            code = self._with_own_includes(text, others).strip()
-            code = re.sub(r'\bextern "C" (?=__global__)', "", code)
+            code = re.sub(r'\bextern "C" (?=__global__)', "", text)
             yield f"#elif defined({name}) && {name} == {number}\n#undef {name}"
-            yield f"// ---- kernels/{self._path(file)} ".ljust(99, "-")
-            yield f"{code}\n"
-            if file in self.files:
-                plain = strip_comments("".join(map(self.texts.get, [*others, file])))
-                own = re.findall(r"^\s*#\s*define (\w+)", plain, flags=re.M)
-                built = (one for one in self.specialisations if split_trial(one.file).file == file)
-                given = [macro for one in built for macro in self._macros(one)]
-                yield from (f"#undef {macro}" for macro in dict.fromkeys([*given, *own]))
-                yield ""
-
-    def _with_own_includes(self, text: str, others: Sequence[str]) -> str:
-        """Return a kernel's text in which the file includes itself where the kernel includes
-        another file, since macros that stand before an include decide what it defines; `others`
-        are these files and those that they include."""
-        left, name = [*others], self.request.name.upper()
-
-        def place(line: re.Match) -> str:
-            found = INCLUDE.match(line[0])
-            wanted = PurePath(found[1]).name if found else ""
-            taken = left[: left.index(wanted) + 1] if wanted in left else []
-            del left[: len(taken)]
-            return "".join(
-                f"#define {name}_TEXT {self._number(one)}  // {self._path(one)}\n"
-                f"#include {name}_SELF\n"
-                for one in taken
-            )
-
-        return re.sub(r"^[ \t]*#[ \t]*include .*\n", place, text, flags=re.M)
-
-    def _number(self, file: str) -> int:
-        return [*self.texts].index(file) + 1
-
-    def _path(self, file: str) -> str:
-        return f"{file}.cu" if file in self.files else f"include/{file}"
+            yield f"// ---- kernels/{file}.cu ".ljust(99, "-")
+            yield f"{code.strip()}\n"
+            own = re.findall(r"^\s*#\s*define (\w+)", strip_comments(text), flags=re.M)
+            built = (one for one in self.specialisations if split_trial(one.file).file == file)
+            given = [macro for one in built for macro in self._macros(one)]
+            yield from (f"#undef {macro}" for macro in dict.fromkeys([*given, *own]))
+            yield ""
 
     # ---- functions --------------------------------------------------------------------------
 

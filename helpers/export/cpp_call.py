@@ -224,6 +224,8 @@ class CppCall:
 
     def _place(self, name: str) -> str:
         given = {argument.name for argument in self.arguments if argument.dtype != "int32"}
+        if name == "workspace":
+            return "&zeros.memory"
         if name.endswith("_stride"):
             return f"&matrix.{name}"
         return f"&given.{name}" if name in given else f"&{name}"

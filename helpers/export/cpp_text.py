@@ -24,9 +24,9 @@ and can be captured in a graph. For an empty matrix it returns cudaSuccess witho
 errors:
 
 ${errors}
-// [workspace]
 
-Some launches need a workspace: GPU memory that is zeroed once and belongs to one stream.
+Some launches need a workspace: GPU memory that is zeroed once and belongs to one \
+stream.  // [workspace]
 
     const size_t bytes = ${name}_workspace(${sizes});  // 0 if none is needed
     ${name}_zeros zeros;
@@ -35,8 +35,7 @@ Some launches need a workspace: GPU memory that is zeroed once and belongs to on
 
 Each stream needs memory and an object of its own. A call with an object that was not prepared \
 returns cudaErrorInvalidValue. A graph with such a call must not run concurrently with anything \
-else that uses the same object.
-// [end]
+else that uses the same object.  // [workspace]
 """
 
 ERRORS = {
@@ -100,8 +99,7 @@ constexpr long long lesser(long long a, long long b) { return a < b ? a : b; }  
 constexpr long long greater(long long a, long long b) { return a < b ? b : a; }  // [greater]
 constexpr long long ceil_div(long long number, long long by) { return (number + by - 1) / by; }
 
-// [power_of_two]
-// The smallest power of two that is at least the number.
+// The smallest power of two that is at least the number.  // [power_of_two]
 constexpr long long power_of_two(long long number)
 {
     long long power = 1;
@@ -109,7 +107,6 @@ constexpr long long power_of_two(long long number)
     return power;
 }
 
-// [end]
 constexpr Plan refused(Plan plan, cudaError_t error)
 {
     plan.error = error;
@@ -125,39 +122,33 @@ constexpr Plan accepted(Plan plan)
     return plan;
 }
 
-// [use]
-// Replaces a plan; returns whether the new one accepts the matrix.
+// Replaces a plan; returns whether the new one accepts the matrix.  // [use]
 constexpr bool use(Plan& plan, const Plan& other)
 {
     plan = other;
     return plan.error == cudaSuccess;
 }
 
-// [end]
 // Whether rows follow each other without a gap.
 constexpr bool contiguous(const Matrix& matrix)
 {
     return matrix.rows == 1 || (matrix.x_stride == matrix.cols && matrix.y_stride == matrix.cols);
 }
 
-// [whole_packs]
-// Whether rows are contiguous and each consists of whole, aligned packs of 16 bytes.
+// Whether rows are contiguous and whole, aligned packs of 16 bytes.  // [whole_packs]
 constexpr bool whole_packs(const Matrix& matrix)
 {
     return matrix.x_start == 0 && matrix.y_start == 0 && contiguous(matrix)
         && matrix.cols * matrix.size % 16 == 0;
 }
 
-// [end]
-// [axis]
-// outer * inner, or -1 if one of them is invalid.
+// outer * inner, or -1 if one of them is invalid.  // [axis]
 constexpr long long product(long long outer, long long inner)
 {
     const bool fit = outer >= 0 && outer <= ${max_int} && inner >= 0 && inner <= ${max_int};
     return fit ? outer * inner : -1;
 }
 
-// [end]
 // The requirements of every kernel: sizes fit an int, rows do not overlap, and the matrix fits in
 // the address space, so that products in plans fit 64 bits.
 constexpr bool checked(const Matrix& matrix)
@@ -221,40 +212,34 @@ constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
 """
 
 WORKSPACE_CLASS = """\
-// [workspace]
-namespace ${name}_parts { struct WorkspaceAccess; }
-
-// A workspace: GPU memory for the calls on one stream.
-class ${name}_zeros {
-public:
+// A workspace: GPU memory for the calls on one stream, set by `prepare`.  // [workspace]
+struct ${name}_zeros {
     // Zeroes the memory on the stream and reserves it for calls on that stream. It must not be used
     // otherwise until those are done. The stream must not be captured at the time.
     cudaError_t prepare(void* memory, size_t bytes, cudaStream_t stream);
 
-private:
-    friend struct ${name}_parts::WorkspaceAccess;
-    void* memory_ = nullptr;
-    size_t bytes_ = 0;
-    cudaStream_t stream_ = nullptr;
-    unsigned long long id_ = 0;  // of the stream: a later stream may have the same handle
-    int device_ = -1;
+    void* memory = nullptr;
+    size_t bytes = 0;
+    cudaStream_t stream = nullptr;
+    unsigned long long id = 0;  // of the stream: a later stream may have the same handle
+    int device = -1;
 };
 
-// [end]
 """
 
 SPECIALISATIONS = """\
 // ---- specialisations ---------------------------------------------------------------------------
 
 // This file includes itself once per specialisation: the text of a kernel, at the end of the file,
-// is compiled with other macros in a namespace of its own, with the texts that it includes in the
-// same way. So do not add code to this file.
+// is compiled with other macros in a namespace of its own. So do not add code to this file.
 #ifdef __FILE_NAME__
 #define ${upper}_SELF __FILE_NAME__
 #else
 #define ${upper}_SELF "${filename}"  // change it if you rename the file
 #endif
 #define SOFTMAX_WORKLOG_TEXT
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 177  // a kernel need not use all constants of the files that it includes
 """
 
 LAUNCH = """\
@@ -308,8 +293,7 @@ static cudaError_t query(Device& device, int number)
     return cudaSuccess;
 }
 
-// [limits]
-// Sets the attributes that a specialisation needs before its first launch on a device.
+// Sets the attributes that a specialisation needs before its first launch on a device.  // [limits]
 static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
 {
     const void* function = functions[index];
@@ -329,9 +313,7 @@ static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
     return cudaSuccess;
 }
 
-// [end]
-// [cooperative]
-// Checks that all blocks of a cooperative launch can be co-resident.
+// Checks that all blocks of a cooperative launch can be co-resident.  // [cooperative]
 static cudaError_t check_co_residency(const Device& device, int index, const Plan& plan)
 {
     int blocks = 0;  // per SM
@@ -343,7 +325,6 @@ static cudaError_t check_co_residency(const Device& device, int index, const Pla
     return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
-// [end]
 // The current device with its properties; holds a lock.
 struct CurrentDevice {
     std::unique_lock<std::mutex> lock;
@@ -409,29 +390,22 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
     return cudaSuccess;
 }
 
-// [workspace]
-struct WorkspaceAccess {
-    // Returns the memory of `zeros` if it is large enough and belongs to the stream. The id of a
-    // stream must not be queried while it is captured.
-    static cudaError_t get(const ${name}_zeros& zeros, const Plan& plan, int device,
-                           cudaStream_t stream, void** memory)
-    {
-        if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
-            return cudaErrorInvalidValue;
-        if (zeros.stream_ != stream || zeros.device_ != device)
-            return cudaErrorInvalidResourceHandle;
-        cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-        if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
-        unsigned long long id = zeros.id_;
-        if (capture == cudaStreamCaptureStatusNone)
-            if (const cudaError_t error = cudaStreamGetId(stream, &id)) return error;
-        if (id != zeros.id_) return cudaErrorInvalidResourceHandle;
-        *memory = zeros.memory_;
-        return cudaSuccess;
-    }
-};
+// Checks that `zeros` is large enough and belongs to the stream, whose id must not  // [workspace]
+// be queried while it is captured.
+static cudaError_t check_workspace(const ${name}_zeros& zeros, const Plan& plan, int device,
+                                   cudaStream_t stream)
+{
+    if (!zeros.memory || zeros.bytes < static_cast<size_t>(plan.workspace))
+        return cudaErrorInvalidValue;
+    if (zeros.stream != stream || zeros.device != device) return cudaErrorInvalidResourceHandle;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
+    unsigned long long id = zeros.id;
+    if (capture == cudaStreamCaptureStatusNone)
+        if (const cudaError_t error = cudaStreamGetId(stream, &id)) return error;
+    return id == zeros.id ? cudaSuccess : cudaErrorInvalidResourceHandle;
+}
 
-// [end]
 static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
 {
     const bool empty = ${empty};
@@ -440,7 +414,6 @@ static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t strea
 ${checks}    matrix.x_start = start(given.${first});
     matrix.y_start = start(given.${last});
     int index = -1;
-    void* workspace = nullptr;  // [workspace]
     Plan plan;
     {
         CurrentDevice current;
@@ -454,38 +427,25 @@ ${checks}    matrix.x_start = start(given.${first});
 ${arrays}
         };
         if (const cudaError_t error = check_arrays(arrays)) return error;
-// [limits]
-        if (!device.ready[index])
+        if (!device.ready[index])  // [limits]
             if (const cudaError_t error = set_attributes(device, index, plan)) return error;
-// [end]
-// [cooperative]
-        if (plan.cooperative)
+        if (plan.cooperative)  // [cooperative]
             if (const cudaError_t error = check_co_residency(device, index, plan)) return error;
-// [end]
-// [workspace]
-        if (plan.workspace > 0)
-            if (const cudaError_t error =
-                    WorkspaceAccess::get(zeros, plan, current.number, stream, &workspace))
+        if (plan.workspace > 0)  // [workspace]
+            if (const cudaError_t error = check_workspace(zeros, plan, current.number, stream))
                 return error;
-// [end]
     }
 
-// [attributes]
-    cudaLaunchAttribute attributes[2] = {};
-    unsigned count = 0;
-// [end]
-// [programmatic]
-    if (plan.programmatic) {
+    cudaLaunchAttribute attributes[2] = {};  // [attributes]
+    unsigned count = 0;  // [attributes]
+    if (plan.programmatic) {  // [programmatic]
         attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     }
-// [end]
-// [cooperative]
-    if (plan.cooperative) {
+    if (plan.cooperative) {  // [cooperative]
         attributes[count].id = cudaLaunchAttributeCooperative;
         attributes[count++].val.cooperative = 1;
     }
-// [end]
     cudaLaunchConfig_t config = {};  // the kernel itself declares its cluster size
     config.gridDim = dim3(static_cast<unsigned>(plan.grid));
     config.blockDim = dim3(static_cast<unsigned>(plan.block));
@@ -531,19 +491,19 @@ ${opening}
     return static_cast<size_t>(bytes);
 }
 
-cudaError_t ${name}_zeros::prepare(void* memory, size_t bytes, cudaStream_t stream)
+cudaError_t ${name}_zeros::prepare(void* given, size_t size, cudaStream_t on)
 {
-    memory_ = nullptr;
-    if (!memory || reinterpret_cast<std::uintptr_t>(memory) % 8 != 0) return cudaErrorInvalidValue;
+    *this = {};
+    if (!given || reinterpret_cast<std::uintptr_t>(given) % 8 != 0) return cudaErrorInvalidValue;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
+    if (const cudaError_t error = cudaStreamIsCapturing(on, &capture)) return error;
     if (capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureUnsupported;
-    if (const cudaError_t error = cudaGetDevice(&device_)) return error;
-    if (const cudaError_t error = cudaStreamGetId(stream, &id_)) return error;
-    if (const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, stream)) return error;
-    bytes_ = bytes;
-    stream_ = stream;
-    memory_ = memory;
+    if (const cudaError_t error = cudaGetDevice(&device)) return error;
+    if (const cudaError_t error = cudaStreamGetId(on, &id)) return error;
+    if (const cudaError_t error = cudaMemsetAsync(given, 0, size, on)) return error;
+    bytes = size;
+    stream = on;
+    memory = given;
     return cudaSuccess;
 }
 """

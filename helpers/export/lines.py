@@ -23,20 +23,27 @@ def wrapped(text: str, indent: int, hanging: int = 4) -> list[str]:
 
 
 def chosen(template: str, properties: Collection[str]) -> str:
-    """Return a template without the lines for properties that a file does not have.
+    """Return a template without the statements for properties that a file does not have.
 
-    In C++, `// [NAME]` at the end of a line, or on a line of its own before a block that ends with
-    `// [end]`, marks lines for files with that property, `// [not NAME]` lines for all others.
-    Python has `#` for `//`. Blocks do not contain blocks.
+    In C++, `// [NAME]` at the end of a statement's first line marks it for files with that
+    property, `// [not NAME]` for all others; Python has `#` for `//`. A mark includes the indented
+    lines and the closing brackets that follow; that of a comment, the statement below it.
     """
-
-    found, in_block = [], True
-    for line in template.splitlines():
+    found, lines = [], template.splitlines()
+    hidden, in_comment = -1, False  # hidden: the indentation of what is left out
+    for number, line in enumerate(lines):
         code, mark = re.fullmatch(r"(.*?)(?: *(?://|#) \[((?:not )?\w+)\])?", line).groups()
+        below = next(filter(str.strip, lines[number:]), "")  # the line, unless it is blank
+        indent, text = len(below) - len(below.lstrip()), code.lstrip()
+        goes_on = in_comment or text == "{" or text[:1] in (")", "}", "]")
+        if hidden >= 0 and (indent > hidden or indent == hidden and text and goes_on):
+            in_comment = indent == hidden and text.startswith(("//", "#"))
+            while found and not found[-1]:  # the blank lines that follow are kept
+                found.pop()
+            continue
         name = (mark or "").removeprefix("not ")
         holds = not mark or (name in properties) is not mark.startswith("not ")
-        if mark and not code:
-            in_block = holds or name == "end"
-        elif holds and in_block:
+        hidden, in_comment = -1 if holds else indent, text.startswith(("//", "#"))
+        if holds:
             found.append(code)
     return "".join(f"{line}\n" for line in found)

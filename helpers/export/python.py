@@ -17,7 +17,6 @@ from pathlib import Path
 from ..base.gpu import H200, SHARED_KB
 from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING
 from ..catalogue.registry import split_trial
-from ..catalogue.rules import MIN_CLUSTER_CAPABILITY
 from ..catalogue.tuned import Tuned, tuned_table
 from ..problem.operations import OPERATIONS
 from ..run.bound import load
@@ -88,9 +87,8 @@ def write(request: ExportRequest, framework: str) -> str:
     else:
         parts, functions = [name], functions[:1]
     properties = _properties(steps, request.best)
-    choice = "ranking" if request.best else "single"
     planning, choosing, launching, *functions_of = (
-        _Part(part, properties) for part in ("planning", choice, "launching", "layouts", *parts)
+        _Part(part, properties) for part in ("planning", "ranking", "launching", "layouts", *parts)
     )
     operators = "softmax_worklog" if request.name == "softmax" else request.name
     sections = [
@@ -117,18 +115,10 @@ def _properties(steps: Sequence[str], best: bool) -> set[str]:
     """Return what the kernels of a file need beside what every file has."""
     headers = [load(step).header for step in steps]
     macros = {name for header in headers for name in header.macros}
-    has = {
-        "best": best,
-        "workspace": any("Workspace" in header.fields for header in headers),
-        "cooperative": any(header.cooperative for header in headers),
-        "shared": any(header.rules["Shared"].text != "0" for header in headers),
-        "late": "LATE" in macros,
-        "large_clusters": "CLUSTER" in macros,
-        "clusters": any(
-            header.arch < MIN_CLUSTER_CAPABILITY and {"CLUSTER", "PROGRAMMATIC"} & {*header.macros}
-            for header in headers
-        ),
-    }
+    has = {"best": best, "late": "LATE" in macros, "clusters": "CLUSTER" in macros}
+    has["cooperative"] = any(header.cooperative for header in headers)
+    has["shared"] = any(header.rules["Shared"].text != "0" for header in headers)
+    has["workspace"] = any("Workspace" in header.fields for header in headers)
     has["given"] = best or has["workspace"]  # arguments beside x, y, rows, cols and strides
     return {name for name, needed in has.items() if needed}
 
@@ -176,17 +166,13 @@ def _imports(parts: Sequence[_Part]) -> str:
     for line in (line for part in parts for line in part.imports):
         module, _, imported = line.partition(" import ")
         names.setdefault(module, set()).update(filter(None, imported.split(", ")))
-    merged = [f"{m} import {', '.join(sorted(n))}" if n else m for m, n in names.items()]
-
-    def group(line: str) -> tuple:
-        root = line.split()[1].split(".")[0]
-        rank = 0 if root == "__future__" else 2 if root in FRAMEWORKS else 1
-        return rank, line.startswith("from"), line
-
-    groups: dict[int, list[str]] = {}
-    for line in sorted(merged, key=group):
-        groups.setdefault(group(line)[0], []).append(line)
-    return "\n\n".join("\n".join(lines) for _, lines in sorted(groups.items()))
+    groups = ["", "", ""]
+    for module, imported in sorted(names.items(), key=lambda item: (bool(item[1]), item[0])):
+        root = module.split()[1].partition(".")[0]
+        group = 0 if root == "__future__" else 2 if root in FRAMEWORKS else 1
+        line = f"{module} import {', '.join(sorted(imported))}" if imported else module
+        groups[group] += f"{line}\n"
+    return "\n".join(filter(None, groups)).rstrip()
 
 
 def _rule(title: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,15 +24,14 @@ PROJECT = "softmax-worklog"
 LICENCE = "SPDX-License-Identifier: MIT"
 COPYRIGHT = "Copyright (c) 2026 softmax-worklog developers"
 TUNED_ON = "NVIDIA H200"
-# Reserved words of C++ and Python.
+# Reserved words of C++; those of Python are in `keyword.kwlist`.
 KEYWORDS = frozenset(
-    "alignas alignof and asm assert async auto await bool break case catch char class const "
-    "constexpr continue def default del delete do double elif else enum except explicit export "
-    "extern false finally float for friend from global goto if import in inline int is lambda "
-    "long mutable namespace new noexcept nonlocal not nullptr operator or pass private protected "
-    "public raise register return short signed sizeof static struct switch template this throw "
-    "true try typedef typeid typename union unsigned using virtual void volatile wchar_t while "
-    "with xor yield main".split()
+    "alignas alignof and asm auto bool break case catch char class const constexpr continue "
+    "default delete do double else enum explicit export extern false float for friend goto if "
+    "inline int long mutable namespace new noexcept not nullptr operator or private protected "
+    "public register return short signed sizeof static struct switch template this throw true try "
+    "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor "
+    "main".split()
 )
 # The parameters of a kernel that computes one matrix from another.
 MATRIX_PARAMETERS = {"x", "y", "rows", "cols", "x_stride", "y_stride", "workspace"}
@@ -103,7 +103,7 @@ def is_exportable(step: str) -> bool:
 def is_function_name(name: str) -> bool:
     """Return whether a function may have this name in C++ and in Python."""
     plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and "__" not in name
-    return bool(plain) and name not in KEYWORDS
+    return bool(plain) and name not in KEYWORDS and not keyword.iskeyword(name)
 
 
 def kernels_for(name: str) -> tuple[str, ...]:

@@ -46,8 +46,7 @@ def texts(files: Sequence[str], left_out: str) -> dict[str, str]:
 
 def without_unused(known: dict[str, str]) -> dict[str, str]:
     """Return texts of kernel files and of those that they include, without the functions and
-    constants of included files that nothing else names. (nvcc would warn of a constant that one
-    kernel uses and another does not, so C++ files keep them all.)"""
+    constants of included files that nothing else names."""
     kept = {**known}
     while any(_removed(name, kept) for name in kept if name.endswith(".cuh")):
         pass  # a function that is removed may have called others
@@ -70,10 +69,14 @@ def _removed(name: str, known: dict[str, str]) -> bool:
     return len(DEFINED.findall(known[name])) < before
 
 
-def included(name: str, known: dict[str, str]) -> list[str]:
-    """Return the names of the files that a file includes, each once and after those that it
-    includes itself."""
-    found: dict[str, None] = {}
-    for other in (PurePath(path).name for path in INCLUDE.findall(known[name])):
-        found |= dict.fromkeys([*included(other, known), other])
-    return [*found]
+def complete_text(file: str, left_out: str) -> str:
+    """Return the text of a kernel file in which each included file, without what the kernel does
+    not use, stands where it is included. CUDA's own headers are left to the exported file."""
+    known = without_unused(texts([file], left_out))
+
+    def placed(line: re.Match) -> str:
+        found = INCLUDE.match(line[0].strip())
+        return directive.sub(placed, known.pop(PurePath(found[1]).name, "")) if found else ""
+
+    directive = re.compile(r"^[ \t]*#[ \t]*include .*\n", flags=re.MULTILINE)
+    return directive.sub(placed, known.pop(file))

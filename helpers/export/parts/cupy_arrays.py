@@ -15,25 +15,18 @@ from .planning import SIZES
 def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) -> cupy.ndarray:
     """Return softmax of a CuPy array along an axis, computed on the current stream.
 
-    # [best]
-    x is float32, float16 or bfloat16 (the dtype of `ml_dtypes`) and has any shape. Along the last
-    axis its rows may be strided, unaligned and of any length. An array with other strides, or one
-    that is not contiguous along another axis, is copied first. `out` has the shape and dtype of x
-    and must not overlap x; its rows may be strided along the last axis and must be contiguous
-    otherwise. A kernel is compiled when it is first needed and then kept on disk.
-    # [end]
-    # [not best]
-    x is float32, float16 or bfloat16 (the dtype of `ml_dtypes`); `plan` says which rows the kernel
-    supports. The axis is the last. An array whose rows have no common stride is copied first. `out`
-    has the shape and dtype of x and must not overlap x. The kernel is compiled when it is first
-    needed and then kept on disk.
-    # [end]
+    x is float32, float16 or bfloat16 (the dtype of `ml_dtypes`).
+    It has any shape. Along the last axis its rows may be strided, unaligned and of any  # [best]
+    length. Another array that is not contiguous is copied first.  # [best]
+    The axis is the last; `plan` says which rows the kernel supports.  # [not best]
+    An array whose rows have no common stride is copied first.  # [not best]
+    `out` has the shape and dtype of x and must not overlap x; its rows may be strided along the
+    last axis and must be contiguous otherwise. A kernel is compiled when it is first needed and
+    then kept on disk.
 
     While a graph is captured, `out` is required and x is not copied: CuPy would hand out the memory
     of a new array again while the graph still writes to it.
-    # [workspace]
-    A graph with few long rows keeps a workspace forever, 140 KB for one row on an H200.
-    # [end]
+    A graph with few long rows keeps a workspace forever, 140 KB on an H200.  # [workspace]
 
     Raises `TypeError` for another dtype and for x that is not a CuPy array, `ValueError` for an
     axis out of range, an invalid `out`, a new array in a graph, and an array that no kernel
@@ -42,10 +35,8 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
     _check_array("x", x)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"axis = {axis} is out of range for {x.ndim} dimensions")
-    # [not best]
-    if axis not in (-1, x.ndim - 1):
+    if axis not in (-1, x.ndim - 1):  # [not best]
         raise ValueError(f"the kernel of this file takes the last axis, got axis = {axis}")
-    # [end]
     last, inner = axis in (-1, x.ndim - 1), prod(x.shape[axis:][1:])  # [best]
     with x.device:
         stride = _row_stride  # [not best]
@@ -61,12 +52,10 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
             x = x.copy()
         cols, addresses = x.shape[axis], (x.data.ptr, y.data.ptr)
         matrix, here = (x.size // cols, cols, x.dtype.name), device(x.device.id)
-        # [best]
-        if inner > 1:
+        if inner > 1:  # [best]
             launch = here.launch(*matrix, operation="softmax_any_axis", inner=inner)
             launch(*addresses, cupy.cuda.get_current_stream().ptr)
             return y
-        # [end]
         strides = _row_stride(x), _row_stride(y)  # [not best]
         strides = (_row_stride(x), _row_stride(y)) if last else (cols, cols)  # [best]
         starts = addresses[0] & 15, addresses[1] & 15
@@ -76,27 +65,23 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
         return y
 
 
-# [workspace]
-def _graph_workspace(size: int) -> tuple[int, None]:
+def _graph_workspace(size: int) -> tuple[int, None]:  # [workspace]
     """Allocate bytes for a graph, which clears them at each replay; they are never freed."""
     here = cupy.cuda.Device().id
     return device(here).zeros(size, cupy.cuda.get_current_stream().ptr), None
 
 
-# [end]
 def _row_stride(x: cupy.ndarray) -> int | None:
     if any(stride % x.itemsize for stride in x.strides):
         return None
     return row_stride(x.shape, tuple(stride // x.itemsize for stride in x.strides))
 
 
-# [best]
-def _whole_stride(x: cupy.ndarray) -> int | None:
+def _whole_stride(x: cupy.ndarray) -> int | None:  # [best]
     """Return 1 if x is contiguous and aligned to 16 bytes, else None."""
     return 1 if x.flags.c_contiguous and x.data.ptr % 16 == 0 else None
 
 
-# [end]
 def _check_array(name: str, x: cupy.ndarray) -> None:
     if not isinstance(x, cupy.ndarray):
         raise TypeError(

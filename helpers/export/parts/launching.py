@@ -36,12 +36,10 @@ class CudaError(RuntimeError):
     """An error of the CUDA driver or of NVRTC."""
 
 
-# [cooperative]
-class _Attribute(ctypes.Structure):  # CUlaunchAttribute
+class _Attribute(ctypes.Structure):  # CUlaunchAttribute  # [cooperative]
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]
 
 
-# [end]
 class _Config(ctypes.Structure):  # CUlaunchConfig
     _fields_ = [
         ("grid", ctypes.c_uint * 3),
@@ -133,16 +131,10 @@ class Device:
 
         `starts` are the addresses of x and y modulo 16 bytes. A launch takes the addresses of the
         kernel's first two arrays and a stream.
-        # [best]
-
-        It also takes the parameters named in `given`, floating-point ones as `float`; all other
-        parameters are 0, null pointers if they are arrays.
-        # [end]
-        # [workspace]
-
-        `graph_workspace` allocates zeroed bytes for the graph being captured, which must be zero at
-        each replay, and returns their address and owner.
-        # [end]
+        It also takes the parameters named in `given`, floating-point ones as `float`;  # [best]
+        all other parameters are 0, null pointers if they are arrays.  # [best]
+        `graph_workspace` allocates zeroed bytes for the graph being captured, which  # [workspace]
+        must be zero at each replay, and returns their address and owner.  # [workspace]
 
         Raises `Refused` if no kernel accepts the matrix, and `CudaError`.
         """
@@ -167,6 +159,7 @@ class Device:
         key: tuple,
         graph_workspace: Callable | None,  # [workspace]
     ) -> Launch:
+        given = ()  # [given]
         rows, cols, dtype, strides, starts = key  # [not best]
         rows, cols, dtype, strides, starts, operation, inner, features, given = key  # [best]
         strides = strides or (cols, cols)
@@ -176,14 +169,9 @@ class Device:
         known = {"rows": rows, "cols": cols, "x_stride": strides[0], "y_stride": strides[1]}
         known |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
         others = kernel(found.kernel).parameters[2:]
-        # [best]
-        if unknown := [name for name in given if name not in others]:
+        if unknown := [name for name in given if name not in others]:  # [best]
             raise Refused(f"{found.kernel} has no parameter {unknown[0]}")
-        # [end]
-        # [workspace]
-        given = ()  # [not best]
-        given += ("workspace",) if found.workspace else ()
-        # [end]
+        given = given + ("workspace",) if found.workspace else given  # [workspace]
         launch = _launcher(
             self._function(found),
             found,
@@ -191,24 +179,20 @@ class Device:
             self.context,
             [2 + others.index(name) for name in given],  # [given]
         )
-        # [workspace]
-        if found.workspace:
+        if found.workspace:  # [workspace]
             return self._with_workspace(launch, found.workspace, graph_workspace)
-        # [end]
         return launch
 
-    # [workspace]
-    def _with_workspace(self, launch: Launch, size: int, graph_workspace: Callable) -> Launch:
+    def _with_workspace(self, launch: Launch, size: int, graph: Callable) -> Launch:  # [workspace]
         def with_workspace(x: int, y: int, stream: int, *values: int | float) -> None:
             address, owner = self._workspace(stream, size), None
             if address is None:
-                address, owner = graph_workspace(size)
+                address, owner = graph(size)
             launch(x, y, stream, *values, address)
             del owner  # not earlier: the memory may be reused once its owner is gone
 
         return with_workspace
 
-    # [end]
     def _function(self, found: Plan) -> ctypes.c_void_p:
         """Return the compiled kernel with the attributes that its launch requires."""
         key = found.kernel, found.options
@@ -221,22 +205,18 @@ class Device:
                     _call("cuModuleLoadData", ctypes.byref(module), image)
                     name = code.function.encode()
                     _call("cuModuleGetFunction", ctypes.byref(function), module, name)
-                    # [large_clusters]
-                    if found.cluster > 8:  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                    if found.cluster > 8:  # [clusters]
+                        # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
                         _call("cuFuncSetAttribute", function, 14, 1)
-                    # [end]
                 self._functions[key] = function
             function = self._functions[key]
-            # [shared]
-            if found.shared_mem > self._shared.get(key, 0):
+            if found.shared_mem > self._shared.get(key, 0):  # [shared]
                 with _Context(self.context):  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     _call("cuFuncSetAttribute", function, 8, found.shared_mem)
                 self._shared[key] = found.shared_mem
-            # [end]
             return function
 
-    # [workspace]
-    def _workspace(self, handle: int, size: int) -> int | None:
+    def _workspace(self, handle: int, size: int) -> int | None:  # [workspace]
         """Return the address of a stream's workspace, which is zero before and after each launch;
         None while the stream is captured.
 
@@ -260,7 +240,7 @@ class Device:
         with self._lock:
             return self._allocated(stream, size)
 
-    def _allocated(self, stream: _Stream, size: int) -> int:
+    def _allocated(self, stream: _Stream, size: int) -> int:  # [workspace]
         """Return the address of a workspace for a stream that is new or whose own is too small."""
         memory, stream_id = stream.memory, stream.id.value
         if memory.stream_id != stream_id:
@@ -274,7 +254,7 @@ class Device:
             memory = stream.memory = _Workspaces(stream_id, size, (*memory.addresses, address))
         return memory.addresses[-1]
 
-    def zeros(self, size: int, stream: int) -> int:
+    def zeros(self, size: int, stream: int) -> int:  # [workspace]
         """Allocate bytes that a stream sets to zero, and return their address."""
         address = ctypes.c_uint64()
         with _Context(self.context):
@@ -283,8 +263,6 @@ class Device:
             _call("cuMemsetD8Async", address, *fill)
         return address.value
 
-    # [end]
-
 
 @functools.cache
 def device(index: int) -> Device:
@@ -292,8 +270,7 @@ def device(index: int) -> Device:
     return Device(index)
 
 
-# [workspace]
-class _Stream:
+class _Stream:  # [workspace]
     """A stream with its workspaces, shared by the threads that launch on it. The driver's answers
     are written to `captured` and `id`."""
 
@@ -306,7 +283,7 @@ class _Stream:
         self.get_id = functools.partial(driver.cuStreamGetId, stream, number)
 
 
-class _Workspaces(NamedTuple):
+class _Workspaces(NamedTuple):  # [workspace]
     """The workspaces of a stream. Smaller ones are kept as long as the stream, because another
     thread may be about to use them; sizes double, so all of them are less than twice the last."""
 
@@ -315,7 +292,6 @@ class _Workspaces(NamedTuple):
     addresses: tuple[int, ...]
 
 
-# [end]
 class _Context:
     """Make a GPU's context current and allow allocation while a stream is captured."""
 
@@ -356,11 +332,10 @@ def _launcher(
         first = ctypes.addressof(values)
         pointers = (ctypes.c_void_p * len(values))(*(first + 8 * i for i in range(len(values))))
         config = _Config((found.grid, 1, 1), (found.block, 1, 1), found.shared_mem)
-        # [cooperative]
-        attribute = _Attribute(2)  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-        attribute.value[0] = 1
-        config.attributes, config.attribute_count = ctypes.pointer(attribute), found.cooperative
-        # [end]
+        if found.cooperative:  # [cooperative]
+            attribute = _Attribute(2)  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value[0] = 1
+            config.attributes, config.attribute_count = ctypes.pointer(attribute), 1
         return values, config, ctypes.byref(config), pointers
 
     def launch(
@@ -376,13 +351,11 @@ def _launcher(
         values, config, where, pointers = layout
         values[0] = x
         values[1] = y
-        # [given]
-        if places:
+        if places:  # [given]
             for number, place in enumerate(places):  # faster than a strict zip
                 value = others[number]
                 values[place] = value  # [not best]
                 values[place] = _bits(value) if isinstance(value, float) else value  # [best]
-        # [end]
         config.stream = stream
         status = enqueue(where, function, pointers, None)
         if status == INVALID_CONTEXT:
@@ -395,13 +368,11 @@ def _launcher(
     return launch
 
 
-# [best]
-def _bits(value: float) -> int:
+def _bits(value: float) -> int:  # [best]
     """Return the bits of a number as a C float."""
     return int.from_bytes(struct.pack("<f", value), "little")
 
 
-# [end]
 # ---- compiling ----------------------------------------------------------------------------------
 
 

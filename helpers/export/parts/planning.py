@@ -78,10 +78,8 @@ def _problem(
             f"x_stride and y_stride must be at least cols = {cols} and address at most 2**57 bytes "
             f"for {rows} rows, got {strides[0]} and {strides[1]}"
         )
-    # [best]
-    if inner < 1 or rows % inner:
+    if inner < 1 or rows % inner:  # [best]
         raise Refused(f"rows must be a multiple of inner = {inner}, got {rows}")
-    # [end]
     m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
     m |= {"x_stride": strides[0], "y_stride": strides[1]}
     m |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
@@ -92,10 +90,8 @@ def _problem(
 
 def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:
     """Return the values of a kernel's rules. Raises `Refused` if it rejects the matrix."""
-    # [best]
-    if m["inner"] != 1 and "inner" not in kernel.parameters:
+    if m["inner"] != 1 and "inner" not in kernel.parameters:  # [best]
         raise Refused("requires inner = 1")
-    # [end]
     if dtype not in kernel.dtypes:
         raise Refused(f"requires {' or '.join(kernel.dtypes)}")
     if m["capability"] < kernel.arch:
@@ -117,14 +113,10 @@ def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:
     most = SHARED_KB[max(known for known in SHARED_KB if known <= m["capability"])] * 1024
     if not 0 <= table["shared_mem"] <= most:
         raise Refused(f"requires {table['shared_mem']} bytes of shared memory; a block has {most}")
-    # [late]
-    if table.get("LATE") == 0 and not m["isAlike"]:
+    if table.get("LATE") == 0 and not m["isAlike"]:  # [late]
         raise Refused("requires x and y with equal addresses modulo 16 bytes")
-    # [end]
-    # [clusters]
-    if m["capability"] < 90 and (table.get("CLUSTER", 1) > 1 or table.get("PROGRAMMATIC")):
+    if m["capability"] < 90 and table.get("CLUSTER", 1) > 1:  # [clusters]
         raise Refused("clusters and programmatic launches require sm_90")
-    # [end]
     return table
 
 
@@ -152,10 +144,8 @@ def kernel(file: str) -> Kernel:
     keys = {key: " ".join(value.replace("//", "").split()) for key, value in fields}
     build = re.split(r"(\w+) += ", keys.get("Build", ""))[1:]
     rules = dict(zip(build[::2], build[1::2], strict=True))
-    # [late]
-    if "LATE" in rules:
+    if "LATE" in rules:  # [late]
         rules["LATE"] = f"1 when isAlike == 0 | {rules['LATE']}"
-    # [end]
     form = r"block = (.+?)(?:, block .+)?, grid = (.+?)(, cooperative)?"
     launch = re.fullmatch(form, keys["Launch"])
     columns = f"({keys['Columns']}) && ({keys.get('Features', '1')})"

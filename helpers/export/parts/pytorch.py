@@ -23,30 +23,20 @@ MAX_CALLS = 4096  # calls kept, one per shape and layout
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return torch.softmax(x, dim), computed by the kernels of this file if they support x.
 
-    # [best]
-    They support any dimension of a CUDA tensor of float32, float16 or bfloat16. Along the last
-    dimension rows may be strided, unaligned and of any length. A tensor with other strides, or one
-    that is not contiguous along another dimension, is copied first, as PyTorch does. PyTorch itself
-    computes everything else: other dtypes and devices, tensors without dimensions, nested tensors,
-    and tensors of classes derived from torch.Tensor.
-    # [end]
-    # [not best]
-    `plan` says which rows of the last dimension of a CUDA tensor the kernel supports. A tensor
-    whose rows have no common stride is copied first. PyTorch itself computes everything else: other
-    rows, dimensions, dtypes and devices, nested tensors, and tensors of classes derived from
-    torch.Tensor.
-    # [end]
+    They support any dimension of a CUDA tensor of float32, float16 or bfloat16. Along the  # [best]
+    last dimension rows may be strided, unaligned and of any length. A tensor with other  # [best]
+    strides, or not contiguous along another dimension, is copied first, as PyTorch does.  # [best]
+    `plan` says which rows of the last dimension of a CUDA tensor the kernel supports.  # [not best]
+    A tensor whose rows have no common stride is copied first.  # [not best]
+    PyTorch itself computes everything else: other rows, dimensions, dtypes and devices, nested
+    tensors, and tensors of classes derived from torch.Tensor.
 
     Runs on the current stream, in CUDA graphs, and under torch.compile(fullgraph=True), where it is
     a custom operator, `OPERATORS` in torch.ops; a program that is saved with it needs this very
     file.
-    # [best]
-    The gradient is computed by a kernel along the last dimension if rows consist of whole packs of
-    16 bytes, and by PyTorch otherwise; there is no second derivative.
-    # [end]
-    # [not best]
-    The gradient is computed by PyTorch.
-    # [end]
+    The gradient is computed by a kernel along the last dimension if rows consist of  # [best]
+    whole packs of 16 bytes, and by PyTorch otherwise; there is no second derivative.  # [best]
+    The gradient is computed by PyTorch.  # [not best]
     A kernel is compiled when it is first needed and then kept on disk. Raises what torch.softmax
     raises, and `CudaError`.
     """
@@ -184,8 +174,9 @@ def _launch_rows(x: Tensor, y: Tensor, dim: int) -> tuple[Launch, bool]:
     return launch, stride is not None
 
 
-# [best]
-def _launch_like(x: Tensor, y: Tensor, dim: int, own: Softmax) -> tuple[Launch, bool, tuple]:
+def _launch_like(  # [best]
+    x: Tensor, y: Tensor, dim: int, own: Softmax
+) -> tuple[Launch, bool, tuple]:
     """Return what `_launch_rows` returns, for any dimension and the logarithm, and the numbers that
     the kernel takes. Raises `Refused`."""
     if own is torch.log_softmax:
@@ -195,7 +186,9 @@ def _launch_like(x: Tensor, y: Tensor, dim: int, own: Softmax) -> tuple[Launch, 
     return *_launch_rows(x, y, dim), ()
 
 
-def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:
+def _launch(  # [best]
+    x: Tensor, operation: str, dim: int, features: dict[str, int], given: str
+) -> Launch:
     """Return the launch of an operation on rows like those of x. Raises `Refused`."""
     cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
     matrix = x.numel() // cols, cols, DTYPES[x.dtype]
@@ -203,7 +196,6 @@ def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given
     return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
 
 
-# [end]
 def _like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -218,14 +210,12 @@ def _packed(x: Tensor) -> Tensor:
     return x if _is_packed(x) else x.clone(memory_format=torch.contiguous_format)
 
 
-# [workspace]
-def _graph_workspace(size: int) -> tuple[int, Tensor]:
+def _graph_workspace(size: int) -> tuple[int, Tensor]:  # [workspace]
     """Allocate bytes from the memory of the graph being captured, cleared at each replay."""
     zeros = torch.zeros(size, dtype=torch.uint8, device="cuda")
     return zeros.data_ptr(), zeros
 
 
-# [end]
 # Called every time: C functions, so cheap. They are not part of PyTorch's public interface; if one
 # is missing, every call goes through the operator, which needs none of them.
 _compiling = torch.compiler.is_dynamo_compiling
@@ -287,14 +277,12 @@ def _keep_softmax(ctx, inputs: tuple, output: Tensor) -> None:
     ctx.dim = inputs[1]
 
 
-# [not best]
-def _softmax_gradient(ctx, dy: Tensor) -> tuple:
+def _softmax_gradient(ctx, dy: Tensor) -> tuple:  # [not best]
     (y,) = ctx.saved_tensors
     return torch._softmax_backward_data(dy, y, ctx.dim, y.dtype), None
 
 
-_register(
+_register(  # [not best]
     "softmax(Tensor x, int dim) -> Tensor",
     *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
 )
-# [end]
