@@ -10,11 +10,12 @@
 //                      | 16 when 16 * rows <= sms
 //                      | min(16, power_of_two(ceil_div(packs, most_packs)))
 //           share      = ceil_div(packs, CLUSTER)
-//           most       = 4 when share <= 1024
-//                      | 8
+//           most       = 8
 //           THREADS    = max(64, 32 * ceil_div(share, 32 * most))
 //           PACKS      = max(1, ceil_div(share, THREADS))
-//           RESIDENT   = max(1, 1024 / THREADS)
+//           others     = 26 when size == 4
+//                      | 32
+//           RESIDENT   = max(1, min(1280, 65536 / (4 * PACKS + others)) / THREADS)
 //           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
@@ -36,9 +37,9 @@
 //     dx        = dloss[row] * (exp(x - m) / exp(l) * (1 + 2 * z_loss * lse) - s / cols)
 //     dx[t]    -= dloss[row] * (1 - s)
 //
-// where lse = m + l, which is not rounded to one number first: see 15_gradient.cu. That file and
-// 15_cross_entropy.cu compute the same and read x twice. dloss must be known before the loss is:
-// for the mean of a batch it is 1 / rows, and a gradient with respect to that mean is a factor.
+// where lse = m + l, which is not rounded to one number first: see 15_gradient.cu. dloss must be
+// known before the loss: for the mean of a batch it is 1 / rows. 15_cross_entropy.cu and
+// 15_gradient.cu do without that, and take rows of any length, but read x twice.
 //
 // dx may be x itself; else it must not overlap x. loss must not overlap any other array. Both
 // matrices may start at any element. Where t is ignore_index, loss and dx are 0; any other t
@@ -147,10 +148,10 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
     exchange(make_float4(found.x, found.y, warp_sum(total), 0.0f), messages, &all_arrived, rank,
              warp, lane);
     float row_max = lowest, row_sum = 0.0f, row_total = 0.0f;
-#pragma unroll
+#pragma unroll 2  // not all: the row needs the registers
     for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, messages[i].x);
     row_max = warp_max(row_max);
-#pragma unroll
+#pragma unroll 2
     for (int i = lane; i < senders; i += 32) {
         row_sum += messages[i].y * fast_exp(messages[i].x - row_max);
         row_total += messages[i].z;
