@@ -13,8 +13,8 @@ EARLIER: frozenset[str] = frozenset(
         *("12_fused-MASK1", "12_fused-MASK2"),
     }
 )
-# Kernels of which nothing is recorded yet.
-UNRECORDED: frozenset[str] = frozenset({"15_loss_and_gradient", "15_short_rows"})
+# Kernels that steps.jsonl has no record of yet, and those without profiler data.
+UNRECORDED = UNPROFILED = frozenset({"15_loss_and_gradient", "15_short_rows"})
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.

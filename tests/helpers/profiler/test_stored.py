@@ -29,9 +29,9 @@ from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_input, poisoned
 from helpers.simt import NSIGHT_METRICS, Trace
 from tests import made_up
-from tests.earlier import PROFILED_EARLIER, UNRECORDED
+from tests.earlier import PROFILED_EARLIER, UNPROFILED
 
-EARLIER = UNRECORDED.union(*PROFILED_EARLIER.values())
+EARLIER = UNPROFILED.union(*PROFILED_EARLIER.values())
 UNFUSED_ONE, *COUNTERS = read(NsightCounters)
 VERDICTS = read(SanitizerResult)
 # Larger cases explain the prose; here they would take minutes.
@@ -122,7 +122,7 @@ def test_every_step_is_compared_at_two_shapes_or_more(step: str) -> None:
 
 def test_counters_are_of_every_launch_that_is_wanted() -> None:
     assert current(one.key for one in COUNTERS) == current(launches())
-    small = {one for one in launches("small") if one.step not in UNRECORDED}
+    small = {one for one in launches("small") if one.step not in UNPROFILED}
     assert small == {one.key for one in SMALL}
     for one in COUNTERS:
         assert one.counted[0]["kernel"] == load(one.step).name
@@ -130,7 +130,7 @@ def test_counters_are_of_every_launch_that_is_wanted() -> None:
 
 
 def test_sanitizers_found_no_error_in_any_step() -> None:
-    examined = dict.fromkeys(o.step for o in launches("small") if o.step not in UNRECORDED)
+    examined = dict.fromkeys(o.step for o in launches("small") if o.step not in UNPROFILED)
     of_each = itertools.product(OPTIONS, examined)
     assert [one.key for one in VERDICTS] == [(step, tool) for tool, step in of_each]
     assert not any(one.errors for one in VERDICTS)
