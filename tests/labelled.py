@@ -40,6 +40,7 @@ from tests.survey import refusal, value
 
 SECONDS = 20  # of processor time for one program
 LIMIT = 5_000_000  # instructions of a launch
+OWN_CHECK = "the program's own assertion"
 TABLE = ROOT / "tests" / "data" / "labelled_suites.md"
 LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>", re.DOTALL)
 ESBMC_LAUNCH = re.compile(r"ESBMC_verify_kernel\w*\s*\(\s*(\w+)\s*,([^,]+),([^,)]+),?")
@@ -362,7 +363,7 @@ def outcome(case: Case) -> dict:
         kind, said = "no launch", f"status {status}: {said}"
     own = status == -6 and "Assertion" in said
     return {"suite": case.suite, "case": case.name, "defect": case.defect, "kind": kind} | {
-        "found": found + ["the program's own assertion"] * own,
+        "found": found + [OWN_CHECK] * own,
         "said": "" if kind == "ran" and not own else said,
         "status": status,
     }
@@ -370,9 +371,10 @@ def outcome(case: Case) -> dict:
 
 def table(log: list[dict]) -> str:
     kept = judgements()
-    heads = "cases, run, refused by name, not run, labelled defects run, found, missed"
-    heads += ", clean ones run, flagged"
-    rows = [f"| suite | {' | '.join(heads.split(', '))} |", "|---" * 10 + "|"]
+    check = "by its own check alone"
+    heads = ["cases", "run", "refused by name", "not run", "labelled defects run", "found", check]
+    heads += ["missed", "clean ones run", "flagged", check]
+    rows = [f"| suite | {' | '.join(heads)} |", "|---" * 12 + "|"]
     differences = ["| suite | case | label | found | judgement |", "|---" * 5 + "|"]
     for suite, (shown, _) in SUITES.items():
         own = [one for one in log if one["suite"] == suite]
@@ -384,7 +386,8 @@ def table(log: list[dict]) -> str:
         for defect in (True, False):
             labelled = [one for one in ran if one["defect"] == defect]
             found = [one for one in labelled if one["found"]]
-            numbers += [len(labelled), len(found)]
+            alone = sum(one["found"] == [OWN_CHECK] for one in found)
+            numbers += [len(labelled), len(found), alone]
             numbers += [len(labelled) - len(found)] * defect
             for one in labelled:
                 if defect != bool(one["found"]):

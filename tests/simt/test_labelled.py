@@ -25,7 +25,7 @@ int main(int count, char** words) {
 }
 """
 RACE = "race on global memory:4"
-ASSERTED = "the program's own assertion"
+ASSERTED = labelled.OWN_CHECK
 FOUND = {
     "a right program": ("atomicAdd(a, b)", "64", []),
     "a race": ("(*a += b)", "64", [RACE, ASSERTED]),
