@@ -302,9 +302,7 @@ class Program:
         words = range(0, ptx.size - 7, 8)
         addresses = {k: int.from_bytes(given[k : k + 8], "little") for k in words}
         arrays = {k: self.array(one, None) for k, one in addresses.items()}
-        fields = {
-            k: "O" for k, one in arrays.items() if one is not None
-        }  # the others are their bytes
+        fields = {k: "O" for k, one in arrays.items() if one is not None}  # the others are bytes
         fields |= {k: "u1" for k in range(ptx.size) if k // 8 * 8 not in fields}
         names = [f"byte{k}" for k in fields]
         made = {"names": names, "formats": [*fields.values()], "offsets": [*fields]}
