@@ -77,8 +77,8 @@ def test_a_small_range_has_the_builds_of_its_shapes(kernel, shape, dtype, gpu, m
 @pytest.mark.parametrize(
     ("kernel", "shape", "dtype"),
     [
-        ("best", "1..65536x1000", "bfloat16"),
-        ("best", "1..64x200000..210000", "float32"),
+        ("best", "1..600x1000", "bfloat16"),
+        ("best", "1..16x200000..202000", "float32"),
         ("11_any_length", "1..60x1..10000", "float32"),
     ],
 )
