@@ -17,14 +17,23 @@
 //                      | 128 when dim <= 8192 && size == 4 && capability >= 90
 //                      | 128 when dim <= 2048 && capability >= 90 || dim <= 512
 //                      | 64 when dim <= 16384 && capability >= 90 || dim <= 1024
-//                      | 32 when dim <= 32768 && capability >= 90 || dim <= 2048
+//                      | 32 when dim <= 2048
+//                      | 16 when capability < 90
+//                      | 128 when dim <= 20480 && size == 4
+//                      | 64 when dim <= 40960 && size == 4 || dim <= 32768
+//                      | 48 when dim <= 57344 && size == 4 && WIDTH > 1
+//                      | 32 when dim <= 81920 && size == 4 || dim <= 65536
 //                      | 16
 //           TILE       = inner when whole == 1 || line <= most_bytes
 //                      | most_bytes / size
 //           period     = TILE / WIDTH when TILE % WIDTH == 0
 //                      | TILE
 //           packs      = dim * TILE / WIDTH
-//           most       = 2 when dim * line <= 64 || whole == 1 && size == 4 && dim * line <= 2048
+//           large      = dim * TILE * size > 1048576
+//           most       = 16 when large == 1 && WIDTH * size == 16
+//                      | 28 when large == 1 && WIDTH * size == 8
+//                      | 40 when large == 1
+//                      | 2 when dim * line <= 64 || whole == 1 && size == 4 && dim * line <= 2048
 //                      | 4 when whole == 1
 //                        && (dim * line <= 512 || size == 4 && dim * line <= 8192)
 //                      | 16 when size == 2 && dim > 512 && dim * line > 65536

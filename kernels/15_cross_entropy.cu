@@ -17,11 +17,17 @@
 //                      | 4 when per_sm <= 4
 //                      | 3
 //           at_once    = ceil_div(per_sm, ceil_div(per_sm, most))
-//           THREADS    = 128 when packs <= 512
-//                      | 256 when packs < 2048 || CLUSTER > 1
+//           medium     = CLUSTER == 1 && (packs < 2048 || packs < 4000 && per_sm > 4)
+//           each       = 4 when size == 4 || CLUSTER > 1
+//                      | 3 when medium == 1
+//                      | 2
+//           wanted     = each * 512 when per_sm <= 2
+//                      | each * 256
+//           rounds     = max(1, ceil_div(packs, wanted))
+//           THREADS    = max(128, 32 * ceil_div(packs, 32 * each * rounds)) when medium == 1
+//                      | 256 when CLUSTER > 1
 //                      | min(1024, 32 * (sm_threads / at_once / 32))
-//           UNROLL     = 2 when CLUSTER == 1 && size == 2
-//                      | 4
+//           UNROLL     = each
 //           RESIDENT   = sm_threads / THREADS
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
@@ -46,7 +52,9 @@
 // NaN. So does a row with NaN or +inf, whose l is NaN and whose m means nothing, or a row of all
 // -inf, where m and l are -inf. loss and statistics must not overlap any other array. Clusters need
 // sm_90. Measured with -ftz=true, as CuPy compiles. A multiprocessor works on at_once rows at a
-// time, so that all its rounds have as many; its threads are shared between them.
+// time, so that all its rounds have as many; its threads are shared between them. Rows of medium
+// length have as many threads as read them in whole rounds of UNROLL packs. Short rows have
+// 15_short_rows.cu.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
 #error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \

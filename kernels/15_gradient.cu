@@ -8,18 +8,16 @@
 //                      | 1024
 //           BLOCKS     = max(1, ceil_div(packs, most))
 //           share      = ceil_div(packs, BLOCKS)
-//           THREADS    = 4 when packs <= 16
-//                      | 8 when packs <= 32
-//                      | 16 when packs <= 64
+//           THREADS    = 2 when packs <= 4 && row % 16 == 0
+//                      | max(4, power_of_two(ceil_div(packs, 4))) when packs <= 64
 //                      | 64 when 4 * share <= most
 //                      | 128 when share <= 256
 //                      | 256
 //           PACKS      = max(1, ceil_div(share, THREADS))
-//           together   = 128 / THREADS when THREADS <= 32
-//                      | 1
 //           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
-// Launch:   block = together * THREADS, block == together * THREADS,
-//           grid = ceil_div(rows, together) * BLOCKS
+// Launch:   block = max(1, 4 * (32 / THREADS)) * THREADS,
+//           block == max(1, 4 * (32 / THREADS)) * THREADS,
+//           grid = ceil_div(rows, max(1, 4 * (32 / THREADS))) * BLOCKS
 // Shared:   0
 // Columns:  cols >= 1 && row / 16 <= BLOCKS * THREADS * PACKS
 // Align:    size
@@ -93,6 +91,7 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
         has_end[i] = rank == 0 && number < ends;
         end[i] = number + (number < head ? 0 : packs * width);
     }
+    const bool ragged = edges == 1 || ends > 0;  // else no code for the ends is run
     const bool whole = (unsigned long long)(to + head) % 16 == 0;  // packs of dx can be stored
 
     // ---- read -----------------------------------------------------------------------------------
@@ -108,8 +107,9 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
         if (pack < packs) v[k].bits = load(reinterpret_cast<const uint4*>(from + head) + pack);
     }
     float v_end[edges];
+    if (ragged)
 #pragma unroll
-    for (int i = 0; i < edges; ++i) v_end[i] = has_end[i] ? to_float(from[end[i]]) : 0.0f;
+        for (int i = 0; i < edges; ++i) v_end[i] = has_end[i] ? to_float(from[end[i]]) : 0.0f;
 
     // ---- what the row says ----------------------------------------------------------------------
     // dx = p * slope - level, and less by `hot` in the target's column. A d of NaN makes all NaN; a
@@ -136,8 +136,9 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     const int hot_column = inside && !ignored ? (int)wanted : -1;
     const int hot_pack = (hot_column - head) / width;
     bool owns = false;
+    if (ragged)
 #pragma unroll
-    for (int i = 0; i < edges; ++i) owns = owns || has_end[i] && end[i] == hot_column;
+        for (int i = 0; i < edges; ++i) owns = owns || has_end[i] && end[i] == hot_column;
     owns = owns || hot_column >= head && hot_pack < packs
                        && hot_pack % (BLOCKS * THREADS) == rank * THREADS + thread;
     const float v_hot = owns ? to_float(from[hot_column]) : 0.0f;
@@ -160,8 +161,9 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
                 to[first + c] = c % 2 ? v[k].columns[c / 2].y : v[k].columns[c / 2].x;
         }
     }
+    if (ragged)
 #pragma unroll
-    for (int i = 0; i < edges; ++i)
-        if (has_end[i]) to[end[i]] = to_T(gradient(v_end[i]));
+        for (int i = 0; i < edges; ++i)
+            if (has_end[i]) to[end[i]] = to_T(gradient(v_end[i]));
     if (owns) to[hot_column] = to_T(gradient(v_hot) - hot);
 }

@@ -4,7 +4,9 @@
 // Computes: cross_entropy
 // Row:      LANES lanes of a warp
 // Build:    packs = row / 16
-//           LANES = min(32, max(4, power_of_two(ceil_div(packs, 4))))
+//           least = 2 when size == 4 || row % 16 == 0
+//                 | 4
+//           LANES = min(32, max(least, power_of_two(ceil_div(packs, 5))))
 //           PACKS = max(1, ceil_div(packs, LANES))
 // Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES)
 // Shared:   0
@@ -35,63 +37,60 @@ cross_entropy_short_rows(const T* __restrict__ x, const long long* __restrict__ 
                          float* __restrict__ loss, float* __restrict__ statistics, int rows,
                          int cols, long long ignore_index, float smoothing, float z_loss)
 {
-    // Lanes past the last row take part in the shuffles: they read that row again.
+    // Lanes past the last row take part in the shuffles, as if of a row of no columns.
     const int lane = threadIdx.x % LANES;
-    const unsigned number = blockIdx.x * (128 / LANES) + threadIdx.x / LANES;
-    const long long row = min(number, rows - 1u);
+    const long long row = blockIdx.x * (128LL / LANES) + threadIdx.x / LANES;
+    const int count = row < rows ? cols : 0;
     const T* from = x + row * cols;
-    const int head = min(cols, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
-    const int packs = (cols - head) / width;
-
-    // ---- load -----------------------------------------------------------------------------------
-    const long long wanted = target[row];
+    const int head = min(count, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
+    const int packs = (count - head) / width;
+    const bool ragged = packs * width < count;  // else no code for the ends is run
+    const bool asks = lane == 0 && row < rows;
+    const long long wanted = asks ? target[row] : 0;
     const bool inside = wanted >= 0 && wanted < cols;
-    const float x_target = inside ? to_float(from[wanted]) : 0.0f;
+    const float x_target = asks && inside ? to_float(from[wanted]) : 0.0f;
+
+    // ---- load, reduce, exchange -----------------------------------------------------------------
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
+        fill(v[k], minus_inf());
         const int pack = lane + k * LANES;
-        if (pack < packs) {
-            v[k].bits = reinterpret_cast<const uint4*>(from + head)[pack];
-        } else {
-            fill(v[k], minus_inf());
+        if (pack < packs) v[k].bits = reinterpret_cast<const uint4*>(from + head)[pack];
+    }
+    float v_end[edges], largest = max_of(v), total = 0.0f;  // of the columns: for smoothing
+    if (ragged)
+#pragma unroll
+        for (int i = 0; i < edges; ++i) {
+            const int end = lane + i * LANES, column = end + (end < head ? 0 : packs * width);
+            v_end[i] = column < count ? to_float(from[column]) : minus_inf();
+            largest = fmaxf(largest, v_end[i]);
+            if (column < count) total += v_end[i];
         }
-    }
-    float v_end[edges], largest = lowest;
-    float total = 0.0f;  // of the columns: for smoothing
-#pragma unroll
-    for (int i = 0; i < edges; ++i) {
-        const int end = lane + i * LANES;
-        const int column = end + (end < head ? 0 : packs * width);
-        v_end[i] = column < cols ? to_float(from[column]) : minus_inf();
-        largest = fmaxf(largest, v_end[i]);
-        if (column < cols) total += v_end[i];
-    }
-
-    // ---- reduce and exchange --------------------------------------------------------------------
-    const float row_max = warp_max<LANES>(fmaxf(largest, max_of(v)));
+    const float row_max = warp_max<LANES>(fmaxf(lowest, largest));
     float sum = sum_of<false>(v, row_max);
+    if (ragged)
 #pragma unroll
-    for (int i = 0; i < edges; ++i) sum += fast_exp(v_end[i] - row_max);
+        for (int i = 0; i < edges; ++i) sum += fast_exp(v_end[i] - row_max);
     sum = warp_sum<LANES>(sum);
+    if (smoothing > 0.0f) {
 #pragma unroll
-    for (int k = 0; k < PACKS; ++k)
-        if (lane + k * LANES < packs)
+        for (int k = 0; k < PACKS; ++k)
 #pragma unroll
             for (int c = 0; c < pairs_per_pack; ++c) {
                 const float2 two = to_float2(v[k].columns[c]);
-                total += two.x + two.y;
+                if (lane + k * LANES < packs) total += two.x + two.y;
             }
-    total = warp_sum<LANES>(total);
+        total = warp_sum<LANES>(total);
+    }
 
     // ---- write: see 15_cross_entropy.cu ---------------------------------------------------------
-    if (lane > 0 || number >= rows) return;
-    const float log_sum = logf(sum);
-    const float row_lse = row_max + log_sum;
+    if (!asks) return;
+    const float log_sum = logf(sum), lse = row_max + log_sum;
     float row_loss = log_sum + (row_max - x_target);
     if (smoothing > 0.0f)
         row_loss = (1.0f - smoothing) * row_loss + smoothing * (log_sum + (row_max - total / cols));
-    if (z_loss > 0.0f) row_loss += z_loss * row_lse * row_lse;
+    if (z_loss > 0.0f) row_loss += z_loss * lse * lse;
     statistics[2 * row] = sum == 0.0f ? minus_inf() : row_max;
     statistics[2 * row + 1] = log_sum;
     loss[row] = wanted == ignore_index ? 0.0f : inside ? row_loss : __int_as_float(0x7fffffff);

@@ -23,14 +23,14 @@ PROFILED_EARLIER = {
         {
             "12_fused",  # with a mask
             "14_backward",  # from x, at 1024 x 262144
-            "15_gradient",  # at short rows
+            *("15_cross_entropy", "15_gradient"),  # at short rows, and in 16 bits up to 62 KB
         }
     ),
-    "sass": frozenset({"11_any_length", "11_short_rows", "15_gradient"}),
+    "sass": frozenset({"11_any_length", "11_short_rows", "15_cross_entropy", "15_gradient"}),
     "sanitizer": frozenset(
         {
             *("07_warp", "08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_any_length"),
-            *("11_short_rows", "12_fused", "14_backward", "15_gradient"),
+            *("11_short_rows", "12_fused", "14_backward", "15_cross_entropy", "15_gradient"),
             "variants/08_shared",
         }
     ),

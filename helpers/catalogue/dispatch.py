@@ -211,8 +211,10 @@ RANKINGS = {
         _rank("14_backward", "both rows of a gradient, which the registers of a cluster can hold"),
     ),
     "cross_entropy": (
-        _rank("15_short_rows", "a loss of short rows: a block is too much", "row <= 2048"),
-        _rank("15_cross_entropy", "a loss, in one read of rows that need not be held"),
+        _rank(
+            "15_cross_entropy", "a loss, in one read of rows that need not be held", "row > 4096"
+        ),
+        _rank("15_short_rows", "a loss of short rows: a block is too much"),
     ),
     "cross_entropy_backward": (
         _rank("15_gradient", "a gradient in which no column waits for another"),

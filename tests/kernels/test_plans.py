@@ -131,13 +131,17 @@ def check_rows(contract: Header, found: list[Planned]) -> None:
             if "ITEMS" in macros:  # of 4 bytes
                 assert 4 * lanes * macros["ITEMS"] >= row_bytes - row_bytes % 4, place
                 continue
+            if contract.align(dtype) < 16:  # packs of 16 bytes; the ends are moved apart
+                assert 16 * lanes * macros["PACKS"] >= row_bytes - 15, place
+                continue
             width = macros.get("WIDTH", 8)
             held = width * lanes * macro(plan, "PACKS")
             assert cols % width == 0 and held >= cols, (
                 f"{place}: lanes hold {held} columns, with WIDTH = {width} (8 if the file has none)"
             )
         elif "PACKS" in macros:  # several blocks, 16 bytes a pack
-            blocks, together = macros.get("BLOCKS", plan.cluster), macros.get("ROWS", 1)
+            blocks = macros.get("BLOCKS", plan.cluster)
+            together = macros.get("ROWS", plan.block // macros.get("THREADS", plan.block))
             assert plan.grid % blocks == 0 and plan.grid <= rows * blocks, place
             held = 16 * blocks * plan.block // together * macros["PACKS"]
             ends = 15 if contract.align(dtype) < 16 else 0  # are moved apart
