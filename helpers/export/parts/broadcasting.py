@@ -12,17 +12,26 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def rows_of(
-    shape: tuple[int, ...], to: tuple[int, ...], repeats: bool
-) -> tuple[tuple[int, ...], int, int]:
-    """Return how an array that broadcasts to a shape is passed to a kernel: (the shape to expand it
-    to, its rows, repeat). Row r of the matrix uses its row r // repeat % rows.
+    name: str, shape: tuple[int, ...], to: tuple[int, ...]
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return how a mask or a bias that broadcasts to a shape is passed to a kernel: the shape to
+    expand it to, and numbers by name. Row r of the matrix uses its row r // group * rows +
+    r // repeat % rows.
 
-    Leading dimensions of size 1 become the modulus. Trailing ones become `repeat`, which is 1 if
-    not `repeats`. Dimensions in between are expanded.
+    Nothing is expanded over up to three leading dimensions. If there are more, dimensions of size 1
+    between others are, unless they follow each other and all others before them are kept.
     """
     *rows, cols = to
-    own = [n for n, size in enumerate(shape[:-1], len(to) - len(shape)) if size != 1]
-    first = own[0] if own else len(rows)
-    last = own[-1] + 1 if own and repeats else len(rows)
-    kept = [size if first <= n < last else 1 for n, size in enumerate(rows)]
-    return (*kept, cols), prod(kept), prod(rows[last:])
+    kept = [*(1,) * (len(to) - len(shape)), *shape[:-1]]
+    own = [n for n, size in enumerate(kept) if size != 1]
+    first, last = (own[0], own[-1] + 1) if own else (0, 0)
+    gap = [n for n in range(first, last) if kept[n] != rows[n]]
+    numbers = {"rows": prod(kept), "repeat": prod(rows[last:]), "group": prod(rows)}
+    if gap:
+        follow = prod(kept[gap[0] : gap[-1]]) == 1
+        if follow and prod(rows[:first]) == 1:
+            numbers |= {"rows": prod(kept[gap[-1] :]), "group": prod(rows[gap[0] :])}
+        else:
+            kept[first:last] = rows[first:last]
+            numbers["rows"] = prod(kept)
+    return (*kept, cols), {f"{name}_{key}": number for key, number in numbers.items()}

@@ -28,7 +28,9 @@ def scaled_masked_softmax(
     scale: float = 1.0,
     bias: cupy.ndarray | None = None,
     is_causal: bool = False,
+    diagonal: int = 0,
     log: bool = False,
+    zero_masked_rows: bool = False,
     dropout_p: float = 0.0,
     seed: int = 0,
     offset: int = 0,
@@ -38,12 +40,13 @@ def scaled_masked_softmax(
     """Return softmax of scale * x + bias along the last axis, without masked elements, in one pass.
 
     mask is bool, True for elements to hide; bias has the dtype of x. Both broadcast to the shape of
-    x; dimensions that repeat in the middle, such as one mask for all heads of a batch, are expanded
-    first. `is_causal` hides elements above the diagonal of the last two axes and excludes a mask.
-    `log` returns the logarithm; with dtype="float32" the result for 16-bit x is float32. Each
-    element is dropped with probability `dropout_p`, and the others are divided by 1 - dropout_p;
-    `softmax_backward` draws the same elements for the same seed and offset. A fully masked row
-    gives NaN.
+    x, without a copy for up to four axes whose last is that of x: one mask of shape (batch, 1,
+    queries, keys) serves all heads. `is_causal` hides elements above a diagonal of the last two
+    axes, as cupy.tril(x, diagonal) does, and excludes a mask: with keys - queries, the last query
+    sees the last key. `log` returns the logarithm; with dtype="float32" the result for 16-bit x is
+    float32. Each element is dropped with probability `dropout_p`, and the others are divided by
+    1 - dropout_p; `softmax_backward` draws the same elements for the same seed and offset. A fully
+    masked row gives NaN, or 0 with `zero_masked_rows`, which excludes `log`.
 
     A row has 1 KB or more and consists of whole packs of 16 bytes; the GPU has compute capability
     9.0 or newer. Copies, and restrictions in a graph, are those of `softmax`.
@@ -56,21 +59,15 @@ def scaled_masked_softmax(
     wide = dtype is not None and cupy.dtype(dtype) != x.dtype
     if wide and cupy.dtype(dtype) != cupy.float32:
         raise ValueError(f"dtype must be float32 or that of x, {x.dtype}, got {dtype}")
-    if is_causal and mask is not None:
-        raise ValueError("is_causal and mask exclude each other: pass one mask that hides both")
-    dropout = _dropout_numbers(dropout_p, seed, offset)
+    if log and zero_masked_rows:
+        raise ValueError("log and zero_masked_rows exclude each other: the logarithm of 0 is -inf")
+    numbers = {"scale": float(scale)} | _dropout_numbers(dropout_p, seed, offset)
     with x.device:
-        arrays, numbers = [_whole(x)], {"scale": float(scale)}
-        if mask is not None:
-            rows = _expanded("mask", mask, x, ("bool", "uint8"), numbers)
-            arrays.append(rows)  # keeps it alive until the launch
-        if is_causal:
-            numbers |= {"mask_rows": x.shape[-2] if x.ndim > 1 else 1, "mask_repeat": 1}
+        arrays = [_whole(x), *_mask(mask, is_causal, diagonal, x, numbers)]
         if bias is not None:
             arrays.append(_expanded("bias", bias, x, (x.dtype.name,), numbers))
-        numbers |= dropout
-        features = {"MASK": 1 if mask is not None else 2 * is_causal, "BIAS": bias is not None}
-        features |= {"LOG": log, "WIDE": wide, "DROPOUT": dropout_p > 0}
+        features = {"MASK": _mask_feature(mask, is_causal), "BIAS": bias is not None, "LOG": log}
+        features |= {"WIDE": wide, "DROPOUT": dropout_p > 0, "ZERO": zero_masked_rows}
         y = _output(out, x.shape, cupy.float32 if wide else x.dtype, arrays, (x, mask, bias))
         if y.size:
             _run("scaled_softmax", arrays[0], y, features, numbers)
@@ -80,7 +77,10 @@ def scaled_masked_softmax(
 def softmax_backward(
     y: cupy.ndarray,
     dy: cupy.ndarray,
+    mask: cupy.ndarray | None = None,
     *,
+    is_causal: bool = False,
+    diagonal: int = 0,
     scale: float = 1.0,
     log: bool = False,
     from_x: bool = False,
@@ -93,20 +93,23 @@ def softmax_backward(
     its logarithm if `log`, given dy, the gradient with respect to the result after dropout.
 
     y and dy have the same shape and dtype. With `from_x`, y is the argument of softmax instead:
-    scale * x, with -inf for masked elements. dropout_p, seed and offset are those that
-    `scaled_masked_softmax` was called with. A row consists of whole packs of 16 bytes. Raises what
+    scale * x. mask, is_causal, diagonal, dropout_p, seed and offset are those that
+    `scaled_masked_softmax` was called with. Without `from_x`, y is 0 where it was masked, and need
+    not be masked again; but what `is_causal` hides is not read. The logarithm takes no mask: set
+    its gradient to 0 there. A row consists of whole packs of 16 bytes. Raises what
     `scaled_masked_softmax` raises.
     """
     _check_array("y", y)
     _check_like("dy", dy, y.shape, (y.dtype.name,), y)
-    dropout = _dropout_numbers(dropout_p, seed, offset)
+    numbers = {"scale": float(scale)} | _dropout_numbers(dropout_p, seed, offset)
     with y.device:
-        arrays = [_whole(y), _whole(dy)]
-        dx = _output(out, y.shape, y.dtype, arrays, (y, dy))
-        numbers = {"dx": dx.data.ptr, "scale": float(scale)} | dropout
+        arrays = [_whole(y), _whole(dy), *_mask(mask, is_causal, diagonal, y, numbers)]
+        dx = _output(out, y.shape, y.dtype, arrays, (y, dy, mask))
+        numbers["dx"] = dx.data.ptr
         features = {"LOG": log, "FROM_X": from_x, "DROPOUT": dropout_p > 0}
+        features["MASK"] = _mask_feature(mask, is_causal)
         if dx.size:
-            _run("softmax_backward", *arrays, features, numbers)
+            _run("softmax_backward", *arrays[:2], features, numbers)
         return dx
 
 
@@ -262,6 +265,22 @@ def _contiguous(x: cupy.ndarray) -> cupy.ndarray:
     return x if x.flags.c_contiguous else x.copy()
 
 
+def _mask_feature(mask, is_causal: bool) -> int:
+    return 1 if mask is not None else 2 * is_causal
+
+
+def _mask(mask, is_causal: bool, diagonal: int, x: cupy.ndarray, numbers: dict) -> list:
+    """Return the rows of a mask, if it is given, and add the numbers of a mask or a causal one."""
+    if is_causal and mask is not None:
+        raise ValueError("is_causal and mask exclude each other: pass one mask that hides both")
+    if mask is not None:
+        return [_expanded("mask", mask, x, ("bool", "uint8"), numbers)]
+    if is_causal:
+        numbers |= {"mask_rows": x.shape[-2] if x.ndim > 1 else 1, "mask_repeat": 1}
+        numbers["diagonal"] = operator.index(diagonal)
+    return []
+
+
 def _expanded(name: str, array, x: cupy.ndarray, dtypes: tuple[str, ...], numbers: dict):
     """Return the rows of a mask or a bias for the kernel, and add the numbers that describe
     them."""
@@ -269,12 +288,9 @@ def _expanded(name: str, array, x: cupy.ndarray, dtypes: tuple[str, ...], number
     _check_like(name, array, shape, dtypes, x)
     if not broadcasts(shape, x.shape):
         raise ValueError(f"{name} of shape {shape} cannot be broadcast to {x.shape}")
-    repeats = name == "mask"
-    kept, numbers[f"{name}_rows"], repeat = rows_of(shape, x.shape, repeats)
-    if repeats:
-        numbers[f"{name}_repeat"] = repeat
+    kept, more = rows_of(name, shape, x.shape)
     rows = _whole(cupy.broadcast_to(array, kept))
-    numbers[name] = rows.data.ptr
+    numbers |= {name: rows.data.ptr} | more
     return rows
 
 

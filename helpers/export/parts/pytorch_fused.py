@@ -42,7 +42,9 @@ def scaled_masked_softmax(
     scale: float = 1.0,
     bias: Tensor | None = None,
     is_causal: bool = False,
+    diagonal: int = 0,
     log: bool = False,
+    zero_masked_rows: bool = False,
     dropout_p: float = 0.0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
@@ -53,11 +55,15 @@ def scaled_masked_softmax(
         y = dropout(softmax(z, -1, dtype), dropout_p)      log_softmax if `log`
 
     `mask` is bool and, as in `masked_fill`, True for elements to hide; `bias` has the dtype of x.
-    Both broadcast to the shape of x; dimensions that repeat in the middle, such as one mask for all
-    heads of a batch, are expanded first. `is_causal` hides elements above the diagonal of the last
-    two dimensions. `dtype` may be torch.float32 for 16-bit x, and is under autocast. A fully masked
-    row gives NaN, as in PyTorch. Its gradient is NaN too, where PyTorch's masked_fill gives 0; the
-    gradient of the logarithm is 0 here as well.
+    Both broadcast to the shape of x, without a copy for up to four dimensions whose last is that of
+    x: one mask of shape (batch, 1, queries, keys) serves all heads. `is_causal` hides elements
+    above a diagonal of the last two dimensions, as torch.tril(x, diagonal) does: with 0, query 0
+    sees key 0, and with keys - queries, the last query sees the last key. `dtype` may be
+    torch.float32 for 16-bit x, and is under autocast.
+
+    A fully masked row gives NaN, as in PyTorch, or 0 with `zero_masked_rows`. Then its gradient is
+    0. That of NaN may be NaN, where PyTorch's masked_fill gives 0; the gradient of the logarithm is
+    0 here as well.
 
     Computed by a kernel if a row has 1 KB or more and consists of whole packs of 16 bytes, on a GPU
     of compute capability 9.0 or newer, and otherwise by PyTorch's operations in turn. There are
@@ -65,10 +71,16 @@ def scaled_masked_softmax(
     the probability down to a multiple of 1/65536, stores no mask, draws the same elements again in
     the backward pass, and takes its seed from PyTorch's CPU generator. In a CUDA graph dropout is
     an error, because each replay would drop the same elements. Dropout of a logarithm is PyTorch's.
+    The backward pass reads x, the mask and dy, and writes the gradient; with dropout and a bias, a
+    scale or `dtype`, it computes softmax first. What a causal mask hides is read neither way, but
+    for the backward pass of a logarithm.
 
     Raises `TypeError` for a mask that is not bool, `ValueError` for a mask or a bias that does not
-    broadcast to x, `RuntimeError` for dropout in a graph, and what `softmax` raises.
+    broadcast to x and for rows of zeros of a logarithm, `RuntimeError` for dropout in a graph, and
+    what `softmax` raises.
     """
+    if log and zero_masked_rows:
+        raise ValueError("log and zero_masked_rows exclude each other: the logarithm of 0 is -inf")
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(
             f"mask must be bool, True for elements to hide, got {mask.dtype}; numbers go into bias"
@@ -77,18 +89,19 @@ def scaled_masked_softmax(
         if given is not None and not broadcasts(given.shape, x.shape):
             shapes = f"{tuple(given.shape)} cannot be broadcast to {tuple(x.shape)}"
             raise ValueError(f"{name} of shape {shapes}")
+    below = diagonal if is_causal else None
     if not (
         _supported(x, mask, bias)
         and (bias is None or bias.dtype == x.dtype)
         and dtype in (None, x.dtype, torch.float32)
         and 0 <= dropout_p < 1
     ):
-        y = _composed(x, mask, bias, scale, is_causal, log, dtype)
+        y = _composed(x, mask, bias, scale, below, log, zero_masked_rows, dtype)
         return functional.dropout(y, dropout_p) if dropout_p else y
     wide = x.dtype != torch.float32 and (dtype == torch.float32 or _autocast("cuda"))
     inside = dropout_p > 0 and not log
     seed = torch.randint(2**62, (), device="cpu") if inside else None
-    options = float(scale), is_causal, log, wide, dropout_p if inside else 0.0
+    options = float(scale), below, log, zero_masked_rows, wide, dropout_p if inside else 0.0
     y = _operator("scaled_masked_softmax")(x, mask, bias, *options, seed)
     return y if inside or not dropout_p else functional.dropout(y, dropout_p)
 
@@ -169,22 +182,29 @@ def cross_entropy_with_gradient(
 
 
 def _composed(
-    x: Tensor, mask: Tensor | None, bias: Tensor | None, scale, causal, log, dtype
+    x: Tensor, mask: Tensor | None, bias: Tensor | None, scale, diagonal, log, zero, dtype
 ) -> Tensor:
-    """Return `scaled_masked_softmax` without dropout, by PyTorch's operations."""
+    """Return `scaled_masked_softmax` without dropout, by PyTorch's operations; `diagonal` is None
+    without a causal mask."""
     z = x if scale == 1 else x * scale
     z = z if bias is None else z + bias
+    mask = _with_causal(mask, x, diagonal)
     z = z if mask is None else z.masked_fill(mask, -torch.inf)
-    z = z.masked_fill(_causal_mask(x), -torch.inf) if causal else z
+    if zero:
+        empty = (z == -torch.inf).all(-1, keepdim=True)
+        return torch.softmax(z.masked_fill(empty, 0), -1, dtype).masked_fill(empty, 0)
     return (torch.log_softmax if log else torch.softmax)(z, -1, dtype)
 
 
-def _causal_mask(x: Tensor) -> Tensor:
-    """Return the causal mask of the last two dimensions: True for columns after the row's number.
-    x with one dimension is the first row."""
+def _with_causal(mask: Tensor | None, x: Tensor, diagonal: int | None) -> Tensor | None:
+    """Return a mask that hides elements above a diagonal of the last two dimensions too. x with one
+    dimension is the first row."""
+    if diagonal is None:
+        return mask
     queries = x.shape[-2] if x.dim() > 1 else 1
-    hidden = torch.ones(queries, x.shape[-1], dtype=torch.bool, device=x.device).triu(1)
-    return hidden if x.dim() > 1 else hidden[0]
+    above = torch.ones(queries, x.shape[-1], dtype=torch.bool, device=x.device).triu(diagonal + 1)
+    above = above if x.dim() > 1 else above[0]
+    return above if mask is None else mask | above
 
 
 def _composed_loss(x: Tensor, target: Tensor, ignore, smoothing, z_loss, reduction) -> Tensor:
@@ -212,15 +232,23 @@ def _stream(x: Tensor) -> int:
 
 def _softmax_gradient(ctx, dy: Tensor) -> tuple:
     (y,) = ctx.saved_tensors
-    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, *[False] * 3, 0.0, None), None
+    return _backward(y, dy, ctx.dim), None
+
+
+def _backward(y: Tensor, dy: Tensor, dim: int = -1, **options) -> Tensor:
+    """Return what `_run_backward` does by its operator; options that are not given are neutral."""
+    neutral = {"mask": None, "diagonal": None, "scale": 1.0, "log": False, "from_x": False}
+    neutral |= {"wide": False, "p": 0.0, "seed": None}
+    return _operator("softmax_backward")(y, dy, dim, *(neutral | options).values())
 
 
 def _run_backward(
-    y: Tensor, dy: Tensor, dim: int, scale: float, log: bool, from_x: bool, wide: bool, p, seed
+    y: Tensor, dy: Tensor, dim: int, mask, diagonal, scale, log, from_x, wide, p, seed
 ) -> Tensor:
     """Return the gradient with respect to x, given y = softmax(scale * x), or its logarithm, and
-    dy. With `from_x`, y is the argument of softmax; with `wide`, x has 16 bits although y has not;
-    elements were dropped with probability p."""
+    dy. With `from_x`, y is the argument of softmax before the mask; with `wide`, x has 16 bits
+    although y has not; elements were dropped with probability p. Elements that `mask` hides, or
+    that are above a diagonal, have no gradient."""
     y, dy = _packed(y), _packed(dy)
     if y.numel() == 0:
         return _like(y)
@@ -228,21 +256,47 @@ def _run_backward(
     features = {"LOG": int(log), "FROM_X": int(from_x), "DROPOUT": int(drops)}
     if p and not drops:
         dy = _dropped(dy, p, seed)
-    given = "dx scale p seed" if drops else "dx scale"
+    numbers = {"dx": 0, "scale": scale} | ({"p": p, "seed": int(seed)} if drops else {})
+    rows = _add_mask(mask, diagonal, y, features, numbers)
     try:
-        launch = _launch(y, "softmax_backward", dim, features, given)
+        launch = _launch(y, "softmax_backward", dim, features, " ".join(numbers))
     except Refused:  # another dimension, or rows that are not whole packs or too long
         if drops:
             raise
-        y = torch.softmax(y, dim) if from_x else y
+        if from_x:
+            zero = features["MASK"] > 0
+            y = _composed(y, mask, None, 1, diagonal, False, zero, None)
         own = torch._log_softmax_backward_data if log else torch._softmax_backward_data
         dx = own(dy, y, dim, y.dtype)
         return dx if scale == 1 else dx * scale
     with torch.cuda.device(y.device):
         dx = _like(y)
-        addresses = y.data_ptr(), dy.data_ptr(), _stream(y), dx.data_ptr()
-        launch(*addresses, scale, *((p, int(seed)) if drops else ()))
+        numbers["dx"] = dx.data_ptr()
+        launch(y.data_ptr(), dy.data_ptr(), _stream(y), *numbers.values())
+    del rows
     return dx
+
+
+def _add_mask(
+    mask: Tensor | None, diagonal: int | None, x: Tensor, features: dict, numbers: dict
+) -> Tensor | None:
+    """Add the feature and the numbers of a mask, a causal one or both; return the rows of the mask,
+    which must be kept until the launch."""
+    features["MASK"] = 1 if mask is not None else 2 * (diagonal is not None)
+    if mask is not None:
+        return _add_rows("mask", _with_causal(mask, x, diagonal), x, numbers)
+    if diagonal is not None:
+        queries = x.shape[-2] if x.dim() > 1 else 1
+        numbers |= {"mask_rows": queries, "mask_repeat": 1, "diagonal": diagonal}
+    return None
+
+
+def _add_rows(name: str, given: Tensor, x: Tensor, numbers: dict) -> Tensor:
+    """Add the numbers of a mask or a bias, and return its rows."""
+    kept, more = rows_of(name, given.shape, x.shape)
+    rows = _packed(given.expand(kept))
+    numbers |= {name: rows.data_ptr()} | more
+    return rows
 
 
 def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
@@ -286,14 +340,14 @@ def _run_log_softmax(x: Tensor, dim: int) -> Tensor:
 
 def _log_softmax_gradient(ctx, dy: Tensor) -> tuple:
     (y,) = ctx.saved_tensors
-    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, True, False, False, 0.0, None), None
+    return _backward(y, dy, ctx.dim, log=True), None
 
 
 # ---- operators: fused softmax --------------------------------------------------------------------
 
 
 def _run_fused(
-    x: Tensor, mask, bias, scale: float, causal: bool, log: bool, wide: bool, p: float, seed
+    x: Tensor, mask, bias, scale: float, diagonal, log: bool, zero: bool, wide: bool, p: float, seed
 ) -> Tensor:
     if p and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
@@ -303,24 +357,12 @@ def _run_fused(
     y = torch.empty(x.shape, dtype=torch.float32 if wide else x.dtype, device=x.device)
     if x.numel() == 0:
         return y
-    if causal and mask is not None:
-        mask, causal = mask | _causal_mask(x), False
     drops = p > 0 and _drops(x, DTYPES[x.dtype], wide)
-    features = {"MASK": 1 if mask is not None else 2 * causal, "BIAS": int(bias is not None)}
-    features |= {"LOG": int(log), "WIDE": int(wide), "DROPOUT": int(drops)}
-    numbers, arrays = {"scale": scale}, []
-    if mask is not None:
-        kept, numbers["mask_rows"], numbers["mask_repeat"] = rows_of(mask.shape, x.shape, True)
-        hidden = _packed(mask.expand(*kept))
-        numbers["mask"] = hidden.data_ptr()
-        arrays.append(hidden)  # keeps it alive until the launch
-    if causal:
-        numbers |= {"mask_rows": x.shape[-2] if x.dim() > 1 else 1, "mask_repeat": 1}
-    if bias is not None:
-        kept, numbers["bias_rows"], _ = rows_of(bias.shape, x.shape, False)
-        added = _packed(bias.expand(*kept))
-        numbers["bias"] = added.data_ptr()
-        arrays.append(added)
+    features = {"BIAS": int(bias is not None), "LOG": int(log), "ZERO": int(zero)}
+    features |= {"WIDE": int(wide), "DROPOUT": int(drops)}
+    numbers = {"scale": scale}
+    rows = _add_mask(mask, diagonal, x, features, numbers)  # kept until the launch
+    added = None if bias is None else _add_rows("bias", bias, x, numbers)
     if drops:
         numbers |= {"p": p, "seed": int(seed)}
     try:
@@ -328,44 +370,47 @@ def _run_fused(
     except Refused:  # rows that are short, too long or not whole packs, or an old GPU
         if drops:
             raise
-        y = _composed(x, mask, bias, scale, causal, log, y.dtype).contiguous()
+        y = _composed(x, mask, bias, scale, diagonal, log, zero, y.dtype).contiguous()
     else:
         x = _packed(x)
         with torch.cuda.device(x.device):
             launch(x.data_ptr(), y.data_ptr(), _stream(x), *numbers.values())
+    del rows, added
     return _dropped(y, p, seed) if p and not drops else y
 
 
-def _fake_fused(x, mask, bias, scale, causal, log, wide, p, seed) -> Tensor:
+def _fake_fused(x, mask, bias, scale, diagonal, log, zero, wide, p, seed) -> Tensor:
     _fake_softmax(x, -1)
     return x.new_empty(x.shape, dtype=torch.float32 if wide else x.dtype)
 
 
 def _keep_fused(ctx, inputs: tuple, output: Tensor) -> None:
-    x, mask, bias, ctx.scale, ctx.causal, ctx.log, ctx.wide, ctx.p, seed = inputs
+    x, mask, bias, ctx.scale, ctx.diagonal, ctx.log, ctx.zero, ctx.wide, ctx.p, seed = inputs
     ctx.dtype, ctx.bias_shape = x.dtype, None if bias is None else bias.shape
     ctx.save_for_backward(x if ctx.p else output, mask, seed, bias if ctx.p else None)
 
 
 def _fused_gradient(ctx, dy: Tensor) -> tuple:
     y, mask, seed, bias = ctx.saved_tensors
-    by_bias, scale, from_x = ctx.needs_input_grad[2], ctx.scale, False
+    by_bias, scale = ctx.needs_input_grad[2], ctx.scale
+    options = {"scale": 1.0 if by_bias else scale, "log": ctx.log, "wide": ctx.wide}
+    if not ctx.log:
+        options["diagonal"] = ctx.diagonal
     if ctx.p:  # y is x: the result was not kept, and softmax cannot be recovered from it
-        from_x = mask is bias is None and not ctx.causal and not ctx.wide and scale == 1
-        if not from_x:
-            options = scale, ctx.causal, False, ctx.wide, 0.0, None
-            y = _operator("scaled_masked_softmax")(y, mask, bias, *options)
-    back = _operator("softmax_backward")
-    options = ctx.log, from_x, ctx.wide, ctx.p, seed
-    dx = back(y, dy, -1, 1.0 if by_bias else scale, *options).to(ctx.dtype)
-    if ctx.log and mask is not None:
-        dx = dx.masked_fill(mask, 0)
-    if ctx.log and ctx.causal:
-        dx = dx.masked_fill(_causal_mask(dx), 0)
+        from_x = bias is None and not ctx.wide and scale == 1
+        options |= {"p": ctx.p, "seed": seed, "from_x": from_x}
+        if from_x:
+            options["mask"] = mask
+        else:
+            given = scale, ctx.diagonal, False, ctx.zero, ctx.wide, 0.0, None
+            y = _operator("scaled_masked_softmax")(y, mask, bias, *given)
+    dx = _backward(y, dy, **options).to(ctx.dtype)
+    hidden = _with_causal(mask, dx, ctx.diagonal) if ctx.log else None
+    dx = dx if hidden is None else dx.masked_fill(hidden, 0)
     dbias = dx.sum_to_size(ctx.bias_shape) if by_bias else None
     if by_bias and scale != 1:
         dx = dx * scale
-    return dx, None, dbias, *[None] * 6
+    return dx, None, dbias, *[None] * 7
 
 
 # ---- operators: cross-entropy --------------------------------------------------------------------
@@ -457,8 +502,8 @@ _register(
     *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
 )
 _register(
-    "softmax_backward(Tensor y, Tensor dy, int dim, float scale, bool log, bool from_x, "
-    "bool wide, float p, Tensor? seed) -> Tensor",
+    "softmax_backward(Tensor y, Tensor dy, int dim, Tensor? mask, int? diagonal, float scale, "
+    "bool log, bool from_x, bool wide, float p, Tensor? seed) -> Tensor",
     *(_run_backward, _fake_backward, _keep_nothing, _no_second_derivative),
 )
 _LOSS = "int ignore_index, float smoothing, float z_loss"
@@ -467,8 +512,8 @@ _register(
     *(_run_log_softmax, _fake_softmax, _keep_softmax, _log_softmax_gradient),
 )
 _register(
-    "scaled_masked_softmax(Tensor x, Tensor? mask, Tensor? bias, float scale, bool causal, "
-    "bool log, bool wide, float p, Tensor? seed) -> Tensor",
+    "scaled_masked_softmax(Tensor x, Tensor? mask, Tensor? bias, float scale, int? diagonal, "
+    "bool log, bool zero, bool wide, float p, Tensor? seed) -> Tensor",
     *(_run_fused, _fake_fused, _keep_fused, _fused_gradient),
 )
 _register(

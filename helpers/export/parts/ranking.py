@@ -112,8 +112,8 @@ def _tuned(name: str, m: dict, packs: bool) -> Iterator[str]:  # [best]
 
 
 def _features(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:  # [best]
-    """Return the values of a kernel's rules for features. Raises `Refused` if it lacks one."""
-    built = FEATURES.intersection(kernel.rules)
+    """Return the values of a kernel's macros for features. Raises `Refused` if it lacks one."""
+    built = FEATURES.intersection([*kernel.rules, *kernel.numbers])
     if other := [name for name, value in features.items() if value and name not in built]:
         raise Refused(f"does not support {other[0]} = {features[other[0]]}")
     return {name: value for name, value in features.items() if name in built}

@@ -87,8 +87,9 @@ def hidden(*shape: int) -> np.ndarray:
 
 def check(y: np.ndarray, x: np.ndarray, features: dict | None = None, **given) -> None:
     """Hold the rows of y against softmax of those of x."""
-    rows = {"x": x.reshape(-1, x.shape[-1]), "scale": 1.0, **given}
-    check_outputs(SOFTMAX, rows, {"y": y.reshape(rows["x"].shape)}, features or {})
+    x = x.reshape(-1, x.shape[-1])
+    values = Problem(*x.shape, x.dtype, features=features or {}).complete({"x": x, **given})
+    check_outputs(SOFTMAX, values, {"y": y.reshape(x.shape)}, features or {})
 
 
 # ---- softmax -------------------------------------------------------------------------------------
@@ -187,27 +188,31 @@ def test_a_mask_and_a_bias_are_broadcast(shape: tuple, place) -> None:
     x, mask, bias = values(*SHAPE), hidden(*shape), 3 * values(*shape)
     y = place.module.scaled_masked_softmax(place.put(x), place.put(mask), scale=0.5)
     of_all = np.ascontiguousarray(np.broadcast_to(mask, SHAPE)).reshape(-1, 256).view(np.uint8)
-    given = {"mask": of_all, "mask_rows": len(of_all), "mask_repeat": 1, "scale": 0.5}
-    check(place.host(y), x, {"MASK": 1}, **given)
+    check(place.host(y), x, {"MASK": 1}, mask=of_all, scale=0.5)
     y = place.module.scaled_masked_softmax(place.put(x), bias=place.put(bias))
     of_all = np.broadcast_to(bias, SHAPE).reshape(-1, 256)
-    check(place.host(y), x, {"BIAS": 1}, bias=of_all, bias_rows=len(of_all))
+    check(place.host(y), x, {"BIAS": 1}, bias=of_all)
 
 
-@pytest.mark.parametrize(("rows", "repeat", "shape"), [(5, 1, (5, 256)), (2, 15, (2, 1, 1, 256))])
-def test_rows_of_a_mask_that_repeat_are_not_written_out(rows, repeat, shape, here: Here) -> None:
-    here.module.scaled_masked_softmax(here.put(values(*SHAPE)), here.put(hidden(*shape)))
+@pytest.mark.parametrize("shape", MASKS)
+def test_masks_and_biases_are_not_written_out(shape: tuple, here: Here) -> None:
+    mask, bias = here.put(hidden(*shape)), here.put(values(*shape))
+    here.module.scaled_masked_softmax(here.put(values(*SHAPE)), mask, bias=bias)
     launch = here.driver.launches[-1]
-    assert (launch.mask_rows, launch.mask_repeat) == (rows, repeat)
-    assert launch.mask is not None
+    assert (launch.mask, launch.bias) == (mask.data.ptr, bias.data.ptr)
 
 
 def test_causal_hides_what_is_above_the_diagonal(place) -> None:
     x = values(2, 256, 256)
     y = place.module.scaled_masked_softmax(place.put(x), is_causal=True)
-    check(place.host(y), x, {"MASK": 2}, mask_rows=256, mask_repeat=1)
+    check(place.host(y), x, {"MASK": 2})
     y = place.module.scaled_masked_softmax(place.put(x[0]), is_causal=True)
-    check(place.host(y), x[0], {"MASK": 2}, mask_rows=256, mask_repeat=1)
+    check(place.host(y), x[0], {"MASK": 2})
+    for diagonal in (253, -1):  # three queries, of which the last sees all, or the first nothing
+        given = {"is_causal": True, "diagonal": diagonal, "zero_masked_rows": True}
+        y = place.module.scaled_masked_softmax(place.put(x[:, :3]), **given)
+        of = {"mask_rows": 3, "diagonal": diagonal}
+        check(place.host(y), x[:, :3], {"MASK": 2, "ZERO": 1}, **of)
     one = place.host(place.module.scaled_masked_softmax(place.put(x[0, 0]), is_causal=True))
     assert one[0] == 1 and not one[1:].any()
 
@@ -222,6 +227,21 @@ def test_dropout_is_drawn_again_for_the_gradient(place) -> None:
     dx = place.host(place.module.softmax_backward(kept, place.put(dy), **numbers))
     given |= {"y": place.host(kept), "dy": dy, "scale": 1.0}
     check_outputs(BACKWARD, given, {"dx": dx}, {"DROPOUT": 1})
+
+
+@pytest.mark.parametrize("from_x", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_mask_has_a_gradient(causal: bool, from_x: bool, place) -> None:
+    y, dy, mask = values(*SHAPE), values(*SHAPE)[::-1].copy(), hidden(2, 1, 5, 256)
+    given = {"is_causal": True, "diagonal": -1} if causal else {"mask": place.put(mask)}
+    dx = place.module.softmax_backward(place.put(y), place.put(dy), from_x=from_x, **given)
+    features = {"MASK": 1 + causal, "FROM_X": int(from_x)}
+    of = {"mask_rows": 5, "mask": mask.reshape(10, 256).view(np.uint8), "mask_group": 15}
+    of = {"mask_rows": 5, "diagonal": -1} if causal else of
+    of |= {"y": y.reshape(30, 256), "dy": dy.reshape(30, 256)}
+    problem = Problem(30, 256, operation=BACKWARD, features=features)
+    found = {"dx": place.host(dx).reshape(30, 256)}
+    check_outputs(BACKWARD, problem.complete(of), found, features)
 
 
 @pytest.mark.parametrize("features", [{}, {"LOG": 1}, {"FROM_X": 1}], ids=str)
@@ -272,7 +292,7 @@ def test_what_does_not_follow_or_starts_between_packs_is_copied(place) -> None:
         packed = np.ascontiguousarray(place.host(part)).view(np.uint8)
         check(place.host(place.module.log_softmax(x)), rows, {"LOG": 1})
         y = place.host(place.module.scaled_masked_softmax(x, part))
-        check(y, rows, {"MASK": 1}, mask=packed, mask_rows=9, mask_repeat=1)
+        check(y, rows, {"MASK": 1}, mask=packed)
     flat = place.put(values(520))[1:513]
     check(place.host(place.module.log_softmax(flat)), place.host(flat), {"LOG": 1})
 
@@ -308,6 +328,9 @@ def test_wrong_use_is_refused(here: Here) -> None:
         (fused, (x, put(hidden(3, 512))), {}, ValueError, "cannot be broadcast to"),
         (fused, (x, put(hidden(1, 4, 512))), {}, ValueError, "cannot be broadcast to"),
         (fused, (x, mask), {"is_causal": True}, ValueError, "exclude each other"),
+        (back, (x, x, mask), {"is_causal": True}, ValueError, "exclude each other"),
+        (fused, (x,), {"log": True, "zero_masked_rows": True}, ValueError, "exclude each other"),
+        (fused, (x,), {"is_causal": True, "diagonal": 0.5}, TypeError, "float"),
         (
             fused,
             (x,),

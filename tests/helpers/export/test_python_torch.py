@@ -233,11 +233,43 @@ def test_masks_scales_and_biases(shape: tuple, dtype: str, log: bool, place: Pla
         assert place.kernels() == ["12_fused", "14_backward"]
 
 
-def test_rows_of_a_mask_that_repeat_are_not_written_out(cpu: Place) -> None:
-    for shape, rows, repeat in (((5, 512), 5, 1), ((2, 1, 1, 512), 2, 15)):
-        cpu.module.scaled_masked_softmax(cpu.values(*SHAPE), cpu.mask(*shape))
-        launch = cpu.module.runtime.launches[-1]
-        assert (launch.mask_rows, launch.mask_repeat) == (rows, repeat)
+@pytest.mark.parametrize("shape", MASKS)
+def test_masks_and_biases_are_not_written_out(shape: tuple, cpu: Place) -> None:
+    mask, bias = cpu.mask(*shape), cpu.values(*shape)
+    cpu.module.scaled_masked_softmax(cpu.values(*SHAPE), mask, bias=bias)
+    launch = cpu.module.runtime.launches[-1]
+    assert (launch.mask, launch.bias) == (mask.data_ptr(), bias.data_ptr())
+
+
+@pytest.mark.parametrize("cols", [512, 77])  # by a kernel, and by PyTorch's own operations
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_rows_of_zeros_and_a_moved_diagonal(cols: int, dropout_p: float, place: Place) -> None:
+    """Of fewer queries than keys: the last query sees all keys, or the first ones see nothing."""
+    torch, fused = place.torch, place.module.scaled_masked_softmax
+    mask = place.mask(2, 1, 5, cols)
+    mask[1, :, 3] = True
+    given = {"is_causal": True, "zero_masked_rows": True, "dropout_p": dropout_p}
+    for diagonal in (cols - 5, -2):
+        for also in (None, mask):
+            x = place.values(2, 3, 5, cols).requires_grad_()
+            y = fused(x, also, diagonal=diagonal, **given)
+            exact = x.detach().double().requires_grad_()
+            hidden = torch.ones(5, cols, dtype=torch.bool, device=x.device).triu(diagonal + 1)
+            hidden = hidden if also is None else hidden | also
+            empty = hidden.all(-1, keepdim=True)
+            z = exact.masked_fill(hidden, -torch.inf).masked_fill(empty, 0)
+            z = torch.softmax(z, -1).masked_fill(empty, 0)
+            dropped = int(dropout_p * 65536) / 65536 if cols == 512 else dropout_p
+            kept = ((y != 0) | (z == 0)) / (1 - dropped)
+            close(place, y.detach(), z.detach() * kept, "float32")
+            dy = place.values(*y.shape, scale=1.0)
+            (dx,) = torch.autograd.grad(y, x, dy)
+            (wanted,) = torch.autograd.grad(z * kept, exact, dy.double())
+            close(place, dx, wanted, "float32", 16.0, *summed(z.detach(), dy.double(), x.shape))
+            hidden = hidden.expand(x.shape)
+            assert not dx[hidden].any() and not y[hidden].any()
+    with pytest.raises(ValueError, match="exclude each other"):
+        fused(x, log=True, zero_masked_rows=True)
 
 
 @pytest.mark.parametrize("cols", [256, 77])  # by a kernel, and by PyTorch's own operations
@@ -317,7 +349,7 @@ def test_what_a_mask_or_a_bias_must_be(place: Place) -> None:
         fused(x, bias=place.values(3, 512))
 
 
-@pytest.mark.parametrize("how", ["plain", "scaled", "causal", "biased", "wide"])
+@pytest.mark.parametrize("how", ["plain", "scaled", "causal", "masked", "biased", "wide"])
 @pytest.mark.parametrize("cols", [41, 256, 1024])
 def test_dropout_and_its_gradient(cols: int, how: str, place: Place) -> None:
     """Rows of a composed kernel and of one that drops, which rounds p down to a multiple of
@@ -325,8 +357,10 @@ def test_dropout_and_its_gradient(cols: int, how: str, place: Place) -> None:
     of their softmax are not."""
     torch, fast, p = place.torch, place.module, 0.3
     dtype, scale = ("float16", 1.0) if how == "wide" else ("float32", 1.0 + (how == "scaled"))
-    x, bias = place.values(24, cols, dtype=dtype), place.values(cols) if how == "biased" else None
-    options = {"scale": scale, "bias": bias, "is_causal": how == "causal"}
+    shape = (2, 3, 4, cols) if how == "masked" else (24, cols)
+    x, bias = place.values(*shape, dtype=dtype), place.values(cols) if how == "biased" else None
+    mask = place.mask(2, 1, 4, cols) if how == "masked" else None
+    options = {"scale": scale, "bias": bias, "is_causal": how == "causal", "mask": mask}
     options |= {"dtype": torch.float32 if how == "wide" else None}
 
     def drop(x):
@@ -338,6 +372,7 @@ def test_dropout_and_its_gradient(cols: int, how: str, place: Place) -> None:
     dropped = int(p * 65536) / 65536 if kernel_drops(cols, how) else p
     place.kernels()
     later = torch.ones(24, cols, dtype=torch.bool, device=place.device).triu(1) & (how == "causal")
+    later = later if mask is None else mask
 
     def exact(x):
         z = (scale * x + (0 if bias is None else bias)).masked_fill(later, -torch.inf)
@@ -345,7 +380,7 @@ def test_dropout_and_its_gradient(cols: int, how: str, place: Place) -> None:
 
     check(place, drop, exact, dtype, x, size=4)
     if kernel_drops(cols, how):  # y is computed anew where x is not enough
-        again = [] if how == "plain" else ["12_fused"]
+        again = [] if how in ("plain", "causal", "masked") else ["12_fused"]
         assert place.kernels() == ["12_fused", *again, "14_backward"]
     torch.manual_seed(2)
     assert not torch.equal(drop(x), fast.scaled_masked_softmax(x, dropout_p=p, **options))
@@ -569,11 +604,12 @@ def test_the_operators_are_sound(place: Place) -> None:
     check(operators.log_softmax.default, (x, -1))
     short = plain[..., :77].clone().requires_grad_()
     for given in (
-        (x, mask, bias, 0.5, False, False, False, 0.0, None),
-        (x, mask, None, 0.5, True, True, False, 0.0, None),
-        (x, None, None, 0.5, True, False, False, 0.3, seed),
-        (plain.bfloat16().requires_grad_(), None, None, 0.5, True, False, True, 0.0, None),
-        (short, mask[:, :77], None, 1.0, *[False] * 3, 0.0, None),
+        (x, mask, bias, 0.5, None, *[False] * 3, 0.0, None),
+        (x, mask, None, 0.5, 0, True, False, False, 0.0, None),
+        (x, None, None, 0.5, 500, False, True, False, 0.3, seed),
+        (x, mask, None, 1.0, None, False, True, False, 0.3, seed),
+        (plain.bfloat16().requires_grad_(), None, None, 0.5, 0, False, False, True, 0.0, None),
+        (short, mask[:, :77], None, 1.0, None, *[False] * 3, 0.0, None),
     ):
         check(operators.scaled_masked_softmax.default, given)
     target = torch.arange(5, device=place.device)
@@ -581,7 +617,8 @@ def test_the_operators_are_sound(place: Place) -> None:
     check(operators.cross_entropy.default, given)
     assert not operators.cross_entropy(*given)[1].requires_grad
     y = torch.softmax(plain, -1)
-    check(operators.softmax_backward.default, (y, plain, -1, 0.5, *[False] * 3, 0.0, None))
+    given = y, plain, -1, mask, None, 0.5, *[False] * 3, 0.0, None
+    check(operators.softmax_backward.default, given)
     given = plain[0], target, place.values(5, 2), place.values(5), -100, 0.1, 0.01
     check(operators.cross_entropy_backward.default, given)
 

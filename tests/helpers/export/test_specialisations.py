@@ -151,11 +151,11 @@ def test_a_shape_is_a_range_and_another_axis_has_three_sizes() -> None:
             *("12_fused-WIDE1", "64x4096"),
             "accepts no float32 matrix of 64x4096: kernels/12_fused.cu does not build .*WIDE = 1",
         ),
-        ("14_backward-MASK1", "64x4096", "14_backward.cu has no MASK"),
+        ("14_backward-BIAS1", "64x4096", "14_backward.cu has no BIAS"),
         ("variants/00_read", "64x64", "variants/00_read computes read, which cannot be exported"),
         (
-            *("softmax_backward-MASK1", "64x4096"),
-            "softmax_backward has no MASK = 1; its features: LOG = no",
+            *("softmax_backward-BIAS1", "64x4096"),
+            "softmax_backward has no BIAS = 1; its features: LOG = no",
         ),
     ],
 )
