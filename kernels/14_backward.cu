@@ -141,7 +141,8 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     // ---- reduce ---------------------------------------------------------------------------------
     Found found = before(v);
 #pragma unroll
-    for (int k = 0; k < PACKS; ++k)
+    for (int k = 0; k < PACKS; ++k) {
+        if (MASK == 2 && (k * CLUSTER + rank) * THREADS + thread >= hidden.packs) continue;
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
             if (DROPOUT && !dropout.stays(drawn[k], 2 * c)) d[k].columns[c].x = T(0.0f);
@@ -149,6 +150,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             const float2 g = to_float2(d[k].columns[c]);
             found.dot += product(found.y_of(v[k].columns[c]), g);
         }
+    }
 
     // ---- exchange -------------------------------------------------------------------------------
     // As in 08_cluster.cu. A row of one warp sends nothing.
@@ -168,6 +170,11 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + thread;
+        if (MASK == 2 && pack >= hidden.packs) {  // 0, or NaN if the row is
+            fill(d[k], 0.0f * part * of_row.dot);
+            if (pack < packs) to[pack] = d[k].bits;
+            continue;
+        }
         if (sizeof(T) == 2) forget(v[k].bits, zero), forget(d[k].bits, zero);  // keep no floats
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {

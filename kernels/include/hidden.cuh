@@ -28,7 +28,8 @@ struct Hidden {
         for (int k = 0; k < PACKS; ++k)
             if (MASK == 1) bytes[k] = first + k * step < packs ? mask[first + k * step] : Bytes{};
 #pragma unroll
-        for (int k = 0; k < PACKS; ++k)
+        for (int k = 0; k < PACKS; ++k) {
+            if (MASK == 2 && first + k * step != visible / width) continue;  // not partly hidden
 #pragma unroll
             for (int c = 0; c < width; ++c) {
                 const bool masked = MASK == 1
@@ -38,6 +39,7 @@ struct Hidden {
                 reinterpret_cast<T*>(&y[k])[c] = T(past_end());
                 reinterpret_cast<T*>(&dy[k])[c] = T(0.0f);
             }
+        }
     }
 };
 
