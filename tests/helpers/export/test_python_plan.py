@@ -58,12 +58,16 @@ def plan_of_export(module: ModuleType, matrix: Matrix, **around) -> tuple[str, L
         found = module.plan(*shape, dtype.name, *strides, *places, gpu, **around)
     except module.Refused:
         return None
-    macros = {name: int(value) for name, value in (o.split("=") for o in found.options if "=" in o)}
+    given = [option[2:].split("=") for option in found.options if "=" in option]
+    kernel, macros = module.kernel(found.kernel), {name: int(value) for name, value in given}
+    others = {name: macros.pop(name) for name in {*macros} - {*kernel.macros}}
+    features = {name: value for name, value in around.get("features", {}).items() if name not in macros}
+    assert others == features, "features that are not in the Build table"
     dtypes = [option for option in found.options if "=" not in option]
-    first = module.kernel(found.kernel).dtypes[0]
+    first = kernel.dtypes[0]
     assert dtypes == ([] if dtype.name == first else [DTYPE_OPTIONS[dtype.name]])
     sizes = found.grid, found.block, found.shared_mem, found.workspace, found.cluster
-    programmatic = bool(macros.get("-DPROGRAMMATIC"))
+    programmatic = bool(macros.get("PROGRAMMATIC"))
     return found.kernel, Launch(*sizes, programmatic, found.cooperative, tuple(macros.values()))
 
 
