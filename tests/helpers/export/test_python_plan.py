@@ -61,8 +61,10 @@ def plan_of_export(module: ModuleType, matrix: Matrix, **around) -> tuple[str, L
     given = [option[2:].split("=") for option in found.options if "=" in option]
     kernel, macros = module.kernel(found.kernel), {name: int(value) for name, value in given}
     others = {name: macros.pop(name) for name in {*macros} - {*kernel.macros}}
-    features = {name: value for name, value in around.get("features", {}).items() if name not in macros}
-    assert others == features, "features that are not in the Build table"
+    asked = around.get("features", {}).items()
+    assert others == {name: value for name, value in asked if name not in macros}, (
+        "features that are not in the Build table"
+    )
     dtypes = [option for option in found.options if "=" not in option]
     first = kernel.dtypes[0]
     assert dtypes == ([] if dtype.name == first else [DTYPE_OPTIONS[dtype.name]])
