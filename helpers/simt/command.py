@@ -50,6 +50,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -57,35 +58,71 @@ import numpy as np
 from . import interrupts, reports
 from .arguments import argument
 from .checks import at_least, check_count, launch_shape
-from .cuda_text import Parameter, signature, variables
+from .cuda_text import signature, variables
 from .geometry import Shape
 from .loading import listing, load_kernel
 from .machine import INSTRUCTION_LIMIT, KernelText, declarations, simulate
 from .reports import KernelRun
+from .trace import Trace
 from .words import counted, duration
 
+DESCRIPTION = __doc__
 CANNOT = 2
 PATIENCE = 0.5  # seconds between two words on progress
 LONG = 10.0  # seconds after which a run says how long it will take, if no one can see its progress
 MANY = 1 << 32  # threads that may take hours
 
 
-def _given(
-    options: argparse.Namespace, kernel: KernelText
-) -> tuple[tuple[Parameter, ...], tuple, dict]:
-    """(the kernel's parameters, their values, values of `__constant__` variables by name). Raises
-    `ValueError` or `TypeError` with one sentence for what does not make a launch."""
-    if not options.grid or not options.block:
-        raise ValueError("--grid and --block are needed to run a kernel")
-    declared = signature(declarations(kernel), kernel.name)
-    constants = variables(declarations(kernel))
-    texts, named = _separated(options.args or [], constants)
-    check_count(kernel.name, declared, texts, len(declared))
-    random = np.random.default_rng(0)
-    pairs = zip(texts, declared, strict=True)
-    values = tuple(argument(text, parameter, random) for text, parameter in pairs)
-    symbols = {name: argument(text, constants[name], random) for name, text in named.items()}
-    return declared, values, symbols
+@dataclass(frozen=True)
+class KernelLaunch:
+    """A kernel with all that one launch needs."""
+
+    kernel: KernelText
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared: int
+    values: tuple
+    symbols: dict = field(default_factory=dict)  # values of __constant__ variables by name
+
+
+class Launches:
+    """How a command line is read as a launch, and run; a program with options of its own may read
+    them in another way."""
+
+    prog = "simt"
+    description = DESCRIPTION
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add options to those that there are."""
+
+    def check(self, parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+        """Call `parser.error` for options that do not go together."""
+
+    def plans(self, options: argparse.Namespace) -> bool:
+        """Whether `launch` finds sizes, arguments and compiler options itself."""
+        return False
+
+    def launch(self, options: argparse.Namespace, kernel: KernelText) -> KernelLaunch:
+        """Raises `ValueError` with one sentence for what does not make a launch."""
+        if not options.grid or not options.block:
+            raise ValueError("--grid and --block are needed to run a kernel")
+        declared = signature(declarations(kernel), kernel.name)
+        constants = variables(declarations(kernel))
+        texts, named = _separated(options.args or [], constants)
+        check_count(kernel.name, declared, texts, len(declared))
+        random = np.random.default_rng(0)
+        pairs = zip(texts, declared, strict=True)
+        values = tuple(argument(text, parameter, random) for text, parameter in pairs)
+        symbols = {name: argument(text, constants[name], random) for name, text in named.items()}
+        sizes = tuple(options.grid), tuple(options.block)
+        return KernelLaunch(kernel, *sizes, options.shared or 0, values, symbols)
+
+    def run(self, launch: KernelLaunch, **options) -> Trace:
+        """Simulate it; `options` go to `simulate`."""
+        names = [one.name for one in signature(declarations(launch.kernel), launch.kernel.name)]
+        options |= {"names": names, "symbols": launch.symbols}
+        sizes = launch.grid, launch.block
+        return simulate(launch.kernel, *sizes, launch.values, launch.shared, **options)
 
 
 def _separated(texts: list[str], constants: Collection[str]) -> tuple[list[str], dict[str, str]]:
@@ -108,10 +145,11 @@ def _separated(texts: list[str], constants: Collection[str]) -> tuple[list[str],
     return given, named
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, launches: Launches | None = None) -> int:
     """Command line; returns the exit status. Whatever goes wrong is told, not raised."""
+    launches = launches or Launches()
     interrupts.command_begins()
-    options = _parse(arguments)
+    options = _parse(arguments, launches)
     if options.version:
         _show(f"{reports.TOOL} {reports.version()}")
         return 0
@@ -120,10 +158,10 @@ def main(arguments: list[str] | None = None) -> int:
             passed, said = self_test()
             _show(said)
             return int(not passed)
-        if _asks_for_list(options):
+        if _asks_for_list(options, launches):
             _show(listing(options.file, options.option))
             return 0
-        run = _run(options)
+        run = _run(options, launches)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -132,10 +170,10 @@ def main(arguments: list[str] | None = None) -> int:
     return _deliver(run, options)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=reports.TOOL,
-        description=__doc__,
+        prog=launches.prog,
+        description=launches.description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, nargs="?", help="a CUDA source file")
@@ -152,12 +190,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--grid", type=at_least(1), nargs="+", help="blocks: x, or x y, or x y z")
     parser.add_argument("--block", type=at_least(1), nargs="+", help="threads per block, likewise")
     parser.add_argument("--args", nargs="*", help="the kernel's arguments in order, see above")
-    parser.add_argument(
-        "--shared", type=at_least(0), default=0, help="bytes of dynamic shared memory (%(default)s)"
-    )
+    parser.add_argument("--shared", type=at_least(0), help="bytes of dynamic shared memory (0)")
     parser.add_argument(
         "--cooperative",
         action="store_true",
+        default=None,
         help="all blocks run at once, and may synchronise",
     )
     parser.add_argument(
@@ -188,6 +225,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "-o", "--output", type=Path, help="write the report there, and text to the screen"
     )
+    launches.add_options(parser)
     given = sys.argv[1:] if arguments is None else arguments
     # A word with a space is no option to argparse, as a negative number is none.
     given = [f" {word}" if word in ("-inf", "-nan") else word for word in given]
@@ -196,16 +234,17 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         return options
     if options.file is None:
         parser.error("a CUDA source file is needed, as in: simt mine.cu")
+    launches.check(parser, options)
     _check_output(parser, options)
-    if _asks_for_list(options) and (options.output or options.format != "text"):
+    if _asks_for_list(options, launches) and (options.output or options.format != "text"):
         parser.error("--format and -o are for the report of a run: pass --grid and --block too")
     return options
 
 
-def _asks_for_list(options: argparse.Namespace) -> bool:
+def _asks_for_list(options: argparse.Namespace, launches: Launches) -> bool:
     """Whether nothing but a file is given."""
     given = (options.kernel, options.grid, options.block, options.args)
-    return all(one is None for one in given)
+    return not launches.plans(options) and all(one is None for one in given)
 
 
 def _joined(words: list[str]) -> list[str]:
@@ -235,38 +274,32 @@ def _check_output(parser: argparse.ArgumentParser, options: argparse.Namespace) 
         parser.error(f"-o {output}: there is no folder {output.parent}; create it first")
 
 
-def _run(options: argparse.Namespace) -> KernelRun:
+def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
+    complete = not launches.plans(options)
     kernel, left_out = load_kernel(
-        options.file, options.kernel, options.option, options.cooperative
+        options.file, options.kernel, options.option, bool(options.cooperative), complete
     )
-    declared, values, symbols = _given(options, kernel)
-    grid, block, shared = tuple(options.grid), tuple(options.block), options.shared
-    shape = Shape(launch_shape(grid, "grid"), launch_shape(block, "block"))
+    launch = launches.launch(options, kernel)
+    shape = Shape(launch_shape(launch.grid, "grid"), launch_shape(launch.block, "block"))
     if shape.blocks * shape.threads > MANY:
         threads = counted(shape.blocks * shape.threads, "thread")
         print(f"{threads} may take hours: try a smaller --grid", file=sys.stderr)
     with _progress() as progress:
-        trace = simulate(
-            kernel,
-            grid,
-            block,
-            values,
-            shared,
-            names=[one.name for one in declared],
-            symbols=symbols,
+        trace = launches.run(
+            launch,
             instruction_limit=options.limit,
             orders=options.orders,
             volatile=options.volatile,
             progress=progress,
         )
+    declared = signature(declarations(launch.kernel), launch.kernel.name)
     outputs = {
         parameter.name: value
-        for parameter, value in zip(declared, values, strict=True)
+        for parameter, value in zip(declared, launch.values, strict=True)
         if not parameter.const and isinstance(value, np.ndarray) and value.ndim
     }
-    return KernelRun(
-        options.file, kernel.name, grid, block, shared, outputs, trace, left_out=left_out
-    )
+    sizes = launch.grid, launch.block, launch.shared
+    return KernelRun(options.file, launch.kernel.name, *sizes, outputs, trace, left_out=left_out)
 
 
 @contextlib.contextmanager

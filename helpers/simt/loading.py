@@ -41,16 +41,21 @@ def load_kernel(
     name: str | None,
     options: Sequence[str] = (),
     cooperative: bool = False,
+    complete: bool = True,
 ) -> tuple[KernelText, tuple[str, ...]]:
     """Read a kernel from a file and compile it: (the kernel, what of its file was left out).
 
-    `name` may be None if there is one kernel. `options` are compiler options.
+    `name` may be None if there is one kernel. `options` are compiler options; if they are not
+    `complete`, the kernel is not compiled yet.
 
     Raises `ValueError` that lists the kernels if `name` does not pick one, `CompileError` with the
     compiler's messages, and `UnsupportedPTX` for a kernel that the machine does not run.
     """
     source = sources.prepare(path, options)
-    return _load(source, _picked(source, name), cooperative)
+    name = _picked(source, name)
+    if not complete:
+        return _kernel(source, name, cooperative), tuple(map(_missing, source.missing))
+    return _load(source, name, cooperative)
 
 
 def _picked(source: Source, name: str | None) -> str:
