@@ -47,7 +47,7 @@
 //     DROPOUT=0  nothing is dropped  DROPOUT=1  each column with probability p
 //     ZERO=0  a row of only -inf gives NaN, as in torch.softmax    ZERO=1  it gives 0
 //
-// Row r of x goes with row r / mask_group * mask_rows + r / mask_repeat % mask_rows of the mask,
+// Row r of x uses row r / mask_group * mask_rows + r / mask_repeat % mask_rows of the mask,
 // and likewise of the bias. For x of shape (batch, heads, queries, keys) and a mask of shape
 //
 //     (batch, 1, queries, keys)  mask_rows = queries, mask_repeat = 1, mask_group = heads * queries

@@ -39,14 +39,15 @@
 // FROM_X=1: y was not kept. The parameter y is the input of softmax, scale * x, and softmax is
 // computed again. DROPOUT=1: dy is the gradient with respect to what dropout left of y in
 // 12_fused.cu; p, seed and offset tell what it dropped, and a CUDA graph holds them. Then y must be
-// softmax before dropout, which 12_fused.cu does not write. With p = 1 dx is 0. MASK, 0 unless
-// it is defined, is that of 12_fused.cu, with the same numbers: masked columns of y and dy count as
-// 0, and packs that a causal mask hides are not loaded; dx is 0 there, and in a row that is masked
-// whole. Without MASK, y is 0 where a column was masked, and so is dx; from x, y is -inf there.
-// With LOG, dx is scale * dy there, which the caller must set to 0. scale is 1 where x was not
-// scaled. A row must be whole packs of 16 bytes; dx must overlap neither y nor dy. A row whose
-// softmax is NaN gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be allowed once: see
-// cluster.cuh. Measured with -ftz=true, as CuPy compiles.
+// softmax before dropout, which 12_fused.cu does not write. With p = 1 dx is 0. MASK, 0 unless it
+// is defined, is that of 12_fused.cu, with the same numbers: masked columns of y and dy count as 0,
+// and packs that a causal mask hides are not loaded; dx is 0 there, in a fully masked row and, from
+// x, in a row whose visible columns are all -inf. Without MASK, y is 0 where a column was masked,
+// and so is dx; from x, y is -inf there. With LOG, dx is scale * dy there, which the caller must
+// set to 0. scale is 1 where x was not scaled. A row must be whole packs of 16 bytes; dx must
+// overlap neither y nor dy. A row whose softmax is NaN gives NaN, as in PyTorch. Clusters need
+// sm_90; one of 16 must be allowed once: see cluster.cuh. Measured with -ftz=true, as CuPy
+// compiles.
 
 #if !defined(LOG) || !defined(FROM_X) || !defined(DROPOUT) || !defined(CLUSTER) \
     || !defined(ROWS) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \

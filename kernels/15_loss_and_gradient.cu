@@ -24,8 +24,8 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   16 blocks hold 2 MB of a row at most; dx that is aligned differently from x is written
-//           by element.
+// Wastes:   with the rule's PACKS, 16 blocks hold 2 MB of a row at most; dx that is aligned
+//           differently from x is written by element.
 // Measured: not yet
 //
 // For row-major x and dx of shape (rows, cols), with t = target[row], s = smoothing,
@@ -40,15 +40,15 @@
 // 15_gradient.cu do without that, and take rows of any length, but read x twice.
 //
 // dx may be x itself; else it must not overlap x. loss must not overlap any other array. Both
-// matrices may start at any element. Where t is ignore_index, loss and dx are 0; any other t
+// matrices may have any alignment. Where t is ignore_index, loss and dx are 0; any other t
 // outside 0 to cols - 1 gives NaN, and so does a row with NaN or +inf, or of all -inf. A cluster of
 // 16 must be allowed once: see cluster.cuh. Clusters need sm_90. Measured with -ftz=true, as CuPy
 // compiles.
 //
-// A block has up to 1024 packs of 16 bytes, and up to 2048 rather than clusters of 16, of which a
-// GPU has room for fewer. A thread has up to 8 packs, which with 1024 threads per multiprocessor
-// leaves it 32 other registers. In 16 bits, the hint for the L2 is slower with larger blocks; why
-// is open.
+// A block has up to 1024 packs of 16 bytes, and up to 2048 where that avoids clusters of 16, of
+// which fewer fit on a GPU. A thread has up to 8 packs, which with 1024 threads per multiprocessor
+// leaves it 32 other registers. In 16 bits, the hint for the L2 is slower with larger blocks; we do
+// not know why.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
     || !defined(EVICT_LAST)

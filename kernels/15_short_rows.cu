@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     the loss of short rows: LANES lanes of a warp own a row, as in 07_warp.cu, and agree by
-//           shuffles alone; a block, as in 15_cross_entropy.cu, would mostly wait.
+// Idea:     the loss of short rows: LANES lanes of a warp own a row, as in 07_warp.cu; with a block
+//           per row, as in 15_cross_entropy.cu, most threads would be idle.
 // Computes: cross_entropy
 // Row:      LANES lanes of a warp
 // Build:    packs = row / 16
@@ -15,7 +15,7 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
 // Reads:    1 read + 0 writes
-// Wastes:   the ends of a row that is no whole packs are read by element.
+// Wastes:   the ends of a row that is not a whole number of packs are read by element.
 // Measured: not yet
 //
 // Loss and statistics are those of 15_cross_entropy.cu, for the same arguments.
@@ -37,7 +37,7 @@ cross_entropy_short_rows(const T* __restrict__ x, const long long* __restrict__ 
                          float* __restrict__ loss, float* __restrict__ statistics, int rows,
                          int cols, long long ignore_index, float smoothing, float z_loss)
 {
-    // Lanes past the last row take part in the shuffles, as if of a row of no columns.
+    // Lanes past the last row take part in the shuffles, as for a row without columns.
     const int lane = threadIdx.x % LANES;
     const long long row = blockIdx.x * (128LL / LANES) + threadIdx.x / LANES;
     const int count = row < rows ? cols : 0;

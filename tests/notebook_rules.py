@@ -18,7 +18,7 @@ from helpers.page.reading import (
     FENCE,
     FORMULA,
     LINK,
-    limit,
+    MOST_MINUTES,
     plain_texts,
     reading,
     stated,
@@ -95,9 +95,9 @@ def of_every_notebook(page: Page) -> Iterator[str]:
     raw = (html for text in page.prose for html in RAW_HTML.findall(FENCE.sub("", text)))
     for line in filter(MARKDOWN.search, "\n".join(raw).split("\n")):
         yield f"Markdown within HTML: {line}"
-    found, says, most = reading(page.notebook), stated(page.notebook), limit(page.name)
-    if found.minutes > most:
-        yield f"takes {found.minutes:.1f} minutes of at most {most}: {found}"
+    found, says = reading(page.notebook), stated(page.notebook)
+    if found.minutes > MOST_MINUTES:
+        yield f"takes {found.minutes:.1f} minutes of at most {MOST_MINUTES}: {found}"
     if says != found.to_state:
         yield f"**Time** says {says} minutes where {found.to_state} are right"
     yield from of_outputs(page)

@@ -214,7 +214,7 @@ RANKINGS = {
         _rank(
             "15_cross_entropy", "a loss, in one read of rows that need not be held", "row > 4096"
         ),
-        _rank("15_short_rows", "a loss of short rows: a block is too much"),
+        _rank("15_short_rows", "a loss of rows that are too short for a block"),
     ),
     "cross_entropy_backward": (
         _rank("15_gradient", "a gradient in which no column waits for another"),

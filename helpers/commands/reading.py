@@ -1,8 +1,8 @@
 """How long the notebooks take to read: `python -m helpers.commands.reading [NAME ...]`.
 
 One line a notebook, core and deeper: the honest minutes that helpers/page/reading.py computes, what
-the notebook states and what it may take, and what is read in it. The exit status is 1 if one is too
-long or states other minutes.
+the notebook states, and what is read in it. The exit status is 1 if one takes over 20 minutes or
+states other minutes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 import nbformat
 
 from ..base.paths import core_notebooks, deeper_notebooks
-from ..page.reading import limit, name_of, reading, stated
+from ..page.reading import MOST_MINUTES, name_of, reading, stated
 from ..page.tables import lines_of
 
-COLUMNS = [("notebook", "<36"), ("minutes", ">8"), ("states", ">7"), ("limit", ">6")]
+COLUMNS = [("notebook", "<36"), ("minutes", ">8"), ("states", ">7")]
 COLUMNS += [("words", ">6"), ("code", ">5"), ("output", ">7"), ("kernel: new", ">12")]
 COLUMNS += [("known", ">6"), ("", "<10")]
 
@@ -45,12 +45,12 @@ def row(path: Path) -> list[str]:
     """A notebook's line of the table; the last cell says what is wrong, or nothing."""
     notebook = nbformat.read(path, as_version=4)
     name = name_of(path)
-    found, says, most = reading(notebook), stated(notebook), limit(name)
-    wrong = "too long" if found.minutes > most else ""
+    found, says = reading(notebook), stated(notebook)
+    wrong = "too long" if found.minutes > MOST_MINUTES else ""
     if not wrong and says != found.to_state:
         wrong = f"is {found.to_state}"
     counts = [str(number) for number in astuple(found)]
-    return [name, f"{found.minutes:.1f}", str(says or "-"), str(most), *counts, wrong]
+    return [name, f"{found.minutes:.1f}", str(says or "-"), *counts, wrong]
 
 
 if __name__ == "__main__":

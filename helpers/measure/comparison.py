@@ -462,7 +462,8 @@ class ComparisonTask(CampaignTask):
     def without(self, failure: Failure) -> tuple[ComparisonTask | None, bool]:
         """Leave out a baseline or a copy that failed, which is no failure of ours."""
         culprit = failure.culprit
-        if culprit not in self.baselines and not culprit.startswith(COPIES):
+        ours = (*self.baselines, baselines.TWO_KERNELS)
+        if culprit not in ours and not culprit.startswith(COPIES):
             return None, True
         return replace(self, failed={**self.failed, culprit: failure.reason}), False
 
@@ -484,8 +485,9 @@ def run_task(task: ComparisonTask) -> Comparison:
     problem, skipped = task.problem, task.skipped()
     step = chosen(problem, gpu_in_use())
     names = [name for name in task.baselines if name not in skipped]
-    if not baselines.refusal(baselines.TWO_KERNELS, problem):
-        names.append(baselines.TWO_KERNELS)
+    two = baselines.TWO_KERNELS
+    if two not in task.failed and not baselines.refusal(two, problem):
+        names.append(two)
     copies = other_copies(problem) if problem.plain and not task.seed else []
     copies = [name for name in copies if name not in task.failed]
     rule = dispatch.candidates(problem, gpu_in_use(), 1)[0] if task.seed and step else step

@@ -113,9 +113,13 @@ def unseen_groups_block() -> str:
     for name, cases in groups.items():
         counts = Counter(case.verdict for case in cases)
         found = [str(counts[verdict]) for verdict in VERDICTS]
-        median = statistics.median(case.share(case.step) for case in cases if case.step)
-        lines.append(f"| {name} | {len(cases)} | {' | '.join(found)} | {median:.2f} |")
-    losses = loss_lines([case for cases in groups.values() for case in cases])
+        shares = [case.share(case.step) for case in cases if case.step]
+        median = f"{statistics.median(shares):.2f}" if shares else "-"
+        lines.append(f"| {name} | {len(cases)} | {' | '.join(found)} | {median} |")
+    everything = [case for cases in groups.values() for case in cases]
+    earlier = sum(not case.is_current() for case in everything)
+    lines += ["", f"{earlier} of them were timed with an earlier version or launch of our kernel."]
+    losses = loss_lines(everything)
     return "\n".join([*lines, "", *(f"- {line[:1].upper()}{line[1:]}." for line in losses)])
 
 

@@ -60,7 +60,7 @@ NUMBERED = re.compile(r" *\d+ ([+ ])(.*)")  # the other lines
 BARE = re.compile(r"#line \d|.*\b__global__\b")  # a kernel printed without line numbers
 KERNEL_FENCES = ("cuda", "cu", "cpp", "c++", "c")
 
-LIMITS = {"core": 15, "late": 20, "deeper": 20}  # minutes; late: core notebooks from 07 on
+MOST_MINUTES = 20  # of a notebook
 STATED = re.compile(r"\*\*Time\*\*:? *(\d+) minutes")
 
 
@@ -107,13 +107,6 @@ def reading(notebook) -> Reading:
 def name_of(path: Path) -> str:
     """A notebook's name in the series: 03_shared, deeper/03_banks."""
     return path.relative_to(NOTEBOOKS).with_suffix("").as_posix()
-
-
-def limit(name: str) -> int:
-    """The maximum number of minutes for a notebook of this name."""
-    if name.startswith("deeper/"):
-        return LIMITS["deeper"]
-    return LIMITS["late" if int(name[:2]) >= 7 else "core"]
 
 
 def stated(notebook) -> int | None:

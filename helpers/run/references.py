@@ -28,7 +28,7 @@ order expansion of each formula in the rounding errors of its terms (Higham, sec
     its gradient  the relative error of exp((x - m) - log(sum)), with given statistics, is
                   (20 + 4 |x - m| + 4 log(sum)) u: the 16 above, a multiply-add, three roundings of
                   the argument and that of log2(e); each term adds ulps of itself
-    both at once  as with exact statistics, and e for that of log(sum)
+    loss and gradient together  as with exact statistics, and e for that of log(sum)
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0")
 
 // A policy for loads: evict last. Each load may create its own. When NVRTC 13.0 compiles
 // that for sm_90, each load gets a branch; with one policy for all, a load is a predicated
-// instruction, and the compiler may move other work between the loads. We have not measured which is
-// faster.
+// instruction, and the compiler may move other work between the loads. We have not measured
+// which is faster.
 __device__ __forceinline__ unsigned long long evict_last_policy()
 {
     unsigned long long policy;

@@ -19,7 +19,7 @@ using Input = Access<columns * sizeof(T)>::Bits;  // a pack of x, or of bias
 using Hidden = Access<columns>::Bits;             // of the mask: a byte for each column
 using Output = uint4;                             // of y
 
-// What asks it to treat that as usual.
+// A policy for loads without a preference.
 __device__ __forceinline__ unsigned long long usual_policy()
 {
     unsigned long long policy;

@@ -1,5 +1,5 @@
-// What a mask hides of a row in a backward pass: there y and dy count as 0, whatever is in memory,
-// and packs that a causal mask hides are not loaded. A file that includes this needs -DFROM_X,
+// Masks of a backward pass: masked columns of y and dy count as 0, whatever is in memory, and packs
+// that a causal mask hides are not loaded. A file that includes this needs -DFROM_X,
 // -DLOG and -DPACKS; MASK is that of 12_fused.cu, and 0 unless it is defined.
 #pragma once
 #include "from_x.cuh"

@@ -7,8 +7,8 @@ template <> struct Access<4> { using Bits = unsigned; };
 template <> struct Access<8> { using Bits = uint2; };
 template <> struct Access<16> { using Bits = uint4; };
 
-// Of rows that repeat in groups: group g has rows g * rows to g * rows + rows - 1 of the mask or
-// bias, in turn, each for `repeat` rows of x.
+// The row of a mask or bias that belongs to a row of x. Each `group` rows of x use the next `rows`
+// rows of the mask in turn, each of them for `repeat` rows of x.
 __device__ __forceinline__ int row_beside(int row, int rows, int repeat, int group)
 {
     return row / group * rows + row / repeat % rows;

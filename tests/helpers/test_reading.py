@@ -3,9 +3,8 @@
 import nbformat
 import pytest
 
-from helpers.base.paths import core_notebooks
 from helpers.commands import reading as command
-from helpers.page.reading import Reading, limit, name_of, of_markdown, of_output, reading
+from helpers.page.reading import Reading, of_markdown, of_output, reading
 
 new_markdown = nbformat.v4.new_markdown_cell
 new_code = nbformat.v4.new_code_cell
@@ -124,12 +123,6 @@ def test_an_exercise_and_a_folded_prediction_are_outside() -> None:
     assert reading(plainly) == Reading(words=5, code=1)
 
 
-def test_limits_go_by_the_number_and_the_folder() -> None:
-    by_number = [limit(name_of(path)) for path in core_notebooks()]
-    assert by_number == [15] * 7 + [20] * (len(by_number) - 7)
-    assert limit("deeper/00_why") == 20
-
-
 # ---- the command ------------------------------------------------------------------------------
 
 
@@ -148,7 +141,7 @@ def series(tmp_path, monkeypatch):
 def test_command_prints_a_line_a_notebook(series, capsys) -> None:
     assert command.main([]) == 1
     head, right, misstates, long = capsys.readouterr().out.splitlines()
-    assert head.split()[:4] == ["notebook", "minutes", "states", "limit"]
-    assert right.split() == ["00_a", "0.0", "5", "15", "3", "0", "0", "0", "0"]
+    assert head.split()[:4] == ["notebook", "minutes", "states", "words"]
+    assert right.split() == ["00_a", "0.0", "5", "3", "0", "0", "0", "0"]
     assert misstates.endswith("is 5")
     assert long.startswith("deeper/00_why") and long.endswith("too long")
