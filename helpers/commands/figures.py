@@ -303,7 +303,7 @@ def drawn_digest(path: Path) -> str:
     """The digest stored in the description of a picture on disk."""
     if not path.is_file():
         return ""
-    found = re.search(rb"Description\0([0-9a-f]+)", path.read_bytes())
+    found = re.search(rb"Description\0([0-9a-f]{16})", path.read_bytes())
     return found[1].decode() if found else ""
 
 
