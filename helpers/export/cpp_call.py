@@ -36,7 +36,8 @@ ABOUT = {
     "mask": "a value other than 0 hides an element of x; row r of x uses row r / mask_group * "
     "mask_rows + r / mask_repeat % mask_rows; for one group mask_group = rows",
     "diagonal": "element c of row r is hidden if c > r / mask_repeat % mask_rows + diagonal: "
-    "mask_rows is the number of queries, mask_repeat is 1 if they follow each other",
+    "mask_rows is the number of queries, mask_repeat is 1 if consecutive rows are consecutive "
+    "queries",
     "p": "the dropout probability, 0 to 1 in steps of 1/65536; seed and offset select the random "
     "numbers",
     "target": "the class of each row; if it is not 0 to cols - 1, loss and gradient are NaN",

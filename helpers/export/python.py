@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..base.gpu import H200, SHARED_KB
-from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING
+from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, Rank
 from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned, tuned_table
 from ..problem.operations import OPERATIONS
@@ -231,13 +231,19 @@ def _ranking() -> str:
         "RANKING = (",
     ]
     for rank in SOFTMAX_RANKING:
-        file, when, reason = map(_text, (file_of(rank.file), rank.when.text, rank.reason))
-        lines += [f"    ({file}, {when},", f"     {reason}),"]
-    lines += [")", "# For other operations, and softmax with features: kernels, best first."]
-    lines.append("OPERATIONS: dict[str, tuple[str, ...]] = {")
+        lines += _entry(rank, 4)
+    lines += [")", "# The same for other operations, and for softmax with features."]
+    lines.append("OPERATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {")
     for operation, ranks in RANKINGS.items():
-        lines.append(f"    {_text(operation)}: {_text(tuple(rank.file for rank in ranks))},")
+        entries = (line for rank in ranks for line in _entry(rank, 8))
+        lines += [f"    {_text(operation)}: (", *entries, "    ),"]
     return "\n".join([*lines, "}"])
+
+
+def _entry(rank: Rank, indent: int) -> list[str]:
+    """Return an entry of a ranking in two lines: the kernel and its condition, and the reason."""
+    file, when, reason = map(_text, (file_of(rank.file), rank.when.text, rank.reason))
+    return [f"{' ' * indent}({file}, {when},", f"{' ' * indent} {reason}),"]
 
 
 def _kernel_of(step: str) -> str:
@@ -268,18 +274,16 @@ def _tuned_plans(plans: Sequence[Tuned]) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _text(value: str | tuple[str, ...]) -> str:
-    if isinstance(value, str):
-        return json.dumps(value)
-    return f"({', '.join(map(_text, value))}{',' * (len(value) == 1)})"
+def _text(value: str) -> str:
+    return json.dumps(value)
 
 
 # ---- the kernels ---------------------------------------------------------------------------------
 
 
 def _sources(steps: Sequence[str], best: bool) -> str:
-    """Return the table of the texts of kernels, and of the files that they include: with comments
-    in a file of one kernel, which somebody may read."""
+    """Return the table of the texts of kernels and of the files that they include. In a file of one
+    kernel they keep their comments, so that a reader can follow the kernel."""
     files = dict.fromkeys(split_trial(step).file for step in steps)
     entries = (
         f"    {_text(name)}: r'''\n{_compact(text) if best else text}''',"

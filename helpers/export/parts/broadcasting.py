@@ -1,4 +1,4 @@
-"""How a mask or a bias is broadcast to a matrix."""
+"""How a mask or a bias is broadcast to a matrix, and the diagonal of a causal mask."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """Return whether NumPy broadcasts one shape to the other."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in pairs)
+
+
+def diagonal_of(is_causal: bool, diagonal: int) -> int | None:
+    """Return the diagonal of a causal mask, or None without `is_causal`. It is limited to -2**31 to
+    2**31, beyond which no row or column number lies, because kernels add a row number to it in 64
+    bits. Raises `ValueError` for a diagonal other than 0 without `is_causal`."""
+    if is_causal:
+        return max(-(2**31), min(diagonal, 2**31))
+    if diagonal != 0:
+        raise ValueError(f"diagonal must be 0 without is_causal=True, got {diagonal}")
+    return None
 
 
 def rows_of(

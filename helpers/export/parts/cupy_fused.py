@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import cupy
 
-from .broadcasting import broadcasts, rows_of
+from .broadcasting import broadcasts, diagonal_of, rows_of
 from .cupy_arrays import _check_array, _check_capture, _check_no_overlap, _extent
 from .launching import device
 
@@ -52,8 +52,9 @@ def scaled_masked_softmax(
     9.0 or newer. Copies, and restrictions in a graph, are those of `softmax`.
 
     Raises `TypeError` for another dtype, an argument that is not a CuPy array and a seed that is
-    not an integer, and `ValueError` for shapes that do not broadcast, a seed or offset outside 0 to
-    2**64 - 1, an invalid `out`, a new array in a graph, and rows that no kernel accepts.
+    not an integer, and `ValueError` for shapes that do not broadcast, a diagonal other than 0
+    without `is_causal`, a seed or offset outside 0 to 2**64 - 1, an invalid `out`, a new array in a
+    graph, and rows that no kernel accepts.
     """
     _check_array("x", x)
     wide = dtype is not None and cupy.dtype(dtype) != x.dtype
@@ -273,11 +274,12 @@ def _mask(mask, is_causal: bool, diagonal: int, x: cupy.ndarray, numbers: dict) 
     """Return the rows of a mask, if it is given, and add the numbers of a mask or a causal one."""
     if is_causal and mask is not None:
         raise ValueError("is_causal and mask exclude each other: pass one mask that hides both")
+    below = diagonal_of(is_causal, operator.index(diagonal))
     if mask is not None:
         return [_expanded("mask", mask, x, ("bool", "uint8"), numbers)]
-    if is_causal:
+    if below is not None:
         numbers |= {"mask_rows": x.shape[-2] if x.ndim > 1 else 1, "mask_repeat": 1}
-        numbers["diagonal"] = operator.index(diagonal)
+        numbers["diagonal"] = below
     return []
 
 

@@ -125,10 +125,9 @@ def _plan(file: str, table: dict, dtype: str) -> Plan:
     options = [f"-D{macro}={table[macro]}" for macro in found.macros]
     if dtype != found.dtypes[0]:
         options.append(DTYPE_OPTIONS[dtype])
-    # [best]
+    # Features that the Build table does not contain.  # [best]
     changed = [name for name, number in found.numbers.items() if table[name] != number]
-    options += [f"-D{name}={table[name]}" for name in changed]  # features
-    # [end]
+    options += [f"-D{name}={table[name]}" for name in changed]  # [best]
     launch = (table[key] for key in ("grid", "block", "shared_mem", "workspace"))
     return Plan(
         *(file, tuple(options), *launch, found.cooperative, table.get("CLUSTER", 1)),

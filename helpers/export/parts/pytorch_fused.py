@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .broadcasting import broadcasts, rows_of
+from .broadcasting import broadcasts, diagonal_of, rows_of
 from .launching import device
 from .planning import Refused
 from .pytorch import (
@@ -71,13 +71,14 @@ def scaled_masked_softmax(
     the probability down to a multiple of 1/65536, stores no mask, draws the same elements again in
     the backward pass, and takes its seed from PyTorch's CPU generator. In a CUDA graph dropout is
     an error, because each replay would drop the same elements. Dropout of a logarithm is PyTorch's.
-    The backward pass reads x, the mask and dy, and writes the gradient; with dropout and a bias, a
-    scale or `dtype`, it computes softmax first. What a causal mask hides is read neither way, but
-    for the backward pass of a logarithm.
+    The backward pass reads the result and dy, and writes the gradient. With dropout it reads x, the
+    mask and dy instead; with dropout and a bias, a scale or `dtype`, and with dropout and
+    `zero_masked_rows` but no mask, it computes softmax again first. Elements that a causal mask
+    hides are read in neither pass, except in the backward pass of a logarithm.
 
     Raises `TypeError` for a mask that is not bool, `ValueError` for a mask or a bias that does not
-    broadcast to x and for rows of zeros of a logarithm, `RuntimeError` for dropout in a graph, and
-    what `softmax` raises.
+    broadcast to x, for a diagonal other than 0 without `is_causal` and for rows of zeros of a
+    logarithm, `RuntimeError` for dropout in a graph, and what `softmax` raises.
     """
     if log and zero_masked_rows:
         raise ValueError("log and zero_masked_rows exclude each other: the logarithm of 0 is -inf")
@@ -89,7 +90,7 @@ def scaled_masked_softmax(
         if given is not None and not broadcasts(given.shape, x.shape):
             shapes = f"{tuple(given.shape)} cannot be broadcast to {tuple(x.shape)}"
             raise ValueError(f"{name} of shape {shapes}")
-    below = diagonal if is_causal else None
+    below = diagonal_of(is_causal, diagonal)
     if not (
         _supported(x, mask, bias)
         and (bias is None or bias.dtype == x.dtype)
@@ -165,8 +166,15 @@ def cross_entropy_with_gradient(
 
     `dloss` has the shape of target, in float32; the rest is as for `cross_entropy`. Neither result
     has a gradient. Rows that no cluster of blocks can hold are read twice. Raises `ValueError` for
-    other shapes and dtypes, and what `cross_entropy` raises; logits must be on a GPU.
+    other shapes and dtypes and for tensors that are not on one GPU, and what `cross_entropy`
+    raises.
     """
+    if not _supported(logits, target, dloss):
+        raise ValueError(
+            f"logits must be {', '.join(DTYPES.values())}, with one dimension or more, and on the "
+            f"GPU of target and dloss, got {logits.dtype}, {logits.dim()} dimensions, and "
+            f"{logits.device}, {target.device} and {dloss.device}"
+        )
     wanted = (target.shape == dloss.shape == logits.shape[:-1], 0 <= label_smoothing <= 1)
     if not all(wanted) or (target.dtype, dloss.dtype) != (torch.int64, torch.float32):
         raise ValueError(
@@ -175,7 +183,8 @@ def cross_entropy_with_gradient(
             f"{tuple(dloss.shape)}, {tuple(logits.shape)} and {label_smoothing}"
         )
     options = ignore_index, float(label_smoothing), float(z_loss)
-    return _operator("cross_entropy_with_gradient")(logits.detach(), target, dloss, *options)
+    given = logits.detach(), target, dloss.detach()
+    return _operator("cross_entropy_with_gradient")(*given, *options)
 
 
 # ---- fallbacks to PyTorch's operations -----------------------------------------------------------
@@ -397,7 +406,9 @@ def _fused_gradient(ctx, dy: Tensor) -> tuple:
     if not ctx.log:
         options["diagonal"] = ctx.diagonal
     if ctx.p:  # y is x: the result was not kept, and softmax cannot be recovered from it
-        from_x = bias is None and not ctx.wide and scale == 1
+        # From x without a mask, the gradient of a row of -inf is NaN, like its softmax.
+        zero_unmasked = ctx.zero and mask is None and ctx.diagonal is None
+        from_x = bias is None and not ctx.wide and scale == 1 and not zero_unmasked
         options |= {"p": ctx.p, "seed": seed, "from_x": from_x}
         if from_x:
             options["mask"] = mask

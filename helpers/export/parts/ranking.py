@@ -67,9 +67,8 @@ def _ranked(  # [best]
     packs = whole and m["row"] % 16 == 0
     candidates = RANKING
     if operation != "softmax" or any(features.values()):
-        kernels = OPERATIONS.get(operation.removeprefix("scaled_"), ())
-        candidates = [(name, "1", operation) for name in kernels]
-        if not kernels:
+        candidates = OPERATIONS.get(operation.removeprefix("scaled_"), ())
+        if not candidates:
             known = ", ".join(OPERATIONS) or "softmax"
             raise Refused(f"operation must be one of {known}, got {operation}")
     reasons = []
@@ -129,4 +128,5 @@ RANKING: tuple[tuple[str, str, str], ...] = ()
 # (kernel, bytes of an element, whether rows are whole packs): (faster kernel, ranges of cols and
 # rows)
 TUNED: dict[tuple[str, int, bool], tuple[tuple, ...]] = {}
-OPERATIONS: dict[str, tuple[str, ...]] = {}  # kernels, best first
+# The same for each other operation, and for softmax with features
+OPERATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {}

@@ -215,6 +215,8 @@ def test_causal_hides_what_is_above_the_diagonal(place) -> None:
         check(place.host(y), x[:, :3], {"MASK": 2, "ZERO": 1}, **of)
     one = place.host(place.module.scaled_masked_softmax(place.put(x[0, 0]), is_causal=True))
     assert one[0] == 1 and not one[1:].any()
+    y = place.module.scaled_masked_softmax(place.put(x[0]), is_causal=True, diagonal=2**70)
+    check(place.host(y), x[0], {})
 
 
 def test_dropout_is_drawn_again_for_the_gradient(place) -> None:
@@ -331,6 +333,8 @@ def test_wrong_use_is_refused(here: Here) -> None:
         (back, (x, x, mask), {"is_causal": True}, ValueError, "exclude each other"),
         (fused, (x,), {"log": True, "zero_masked_rows": True}, ValueError, "exclude each other"),
         (fused, (x,), {"is_causal": True, "diagonal": 0.5}, TypeError, "float"),
+        (fused, (x,), {"diagonal": 1}, ValueError, "diagonal must be 0 without is_causal=True"),
+        (back, (x, x, mask), {"diagonal": -1}, ValueError, "diagonal must be 0 without"),
         (
             fused,
             (x,),

@@ -268,8 +268,18 @@ def test_rows_of_zeros_and_a_moved_diagonal(cols: int, dropout_p: float, place: 
             close(place, dx, wanted, "float32", 16.0, *summed(z.detach(), dy.double(), x.shape))
             hidden = hidden.expand(x.shape)
             assert not dx[hidden].any() and not y[hidden].any()
+    given["dropout_p"] = 0.0
+    for diagonal, wanted in ((2**63 - 1, fused(x)), (-(2**63), torch.zeros_like(x))):
+        assert torch.equal(fused(x, diagonal=diagonal, **given), wanted)
+    x = place.values(4, cols)
+    x[2] = -torch.inf
+    y = fused(x.requires_grad_(), zero_masked_rows=True, dropout_p=dropout_p)
+    (dx,) = torch.autograd.grad(y, x, place.values(4, cols))
+    assert not y[2].any() and not dx[2].any() and dx.isfinite().all()
     with pytest.raises(ValueError, match="exclude each other"):
         fused(x, log=True, zero_masked_rows=True)
+    with pytest.raises(ValueError, match="diagonal must be 0 without is_causal=True, got 1"):
+        fused(x, diagonal=1)
 
 
 @pytest.mark.parametrize("cols", [256, 77])  # by a kernel, and by PyTorch's own operations
@@ -463,7 +473,7 @@ def test_cross_entropy_with_gradient_gives_what_autograd_gives(dtype: str, place
         wanted = place.module.cross_entropy(x.float(), target, reduction="none", **options)
         (gradient,) = torch.autograd.grad((wanted * dloss).sum(), x)
         place.kernels()
-        loss, dx = both(x, target, dloss, **options)
+        loss, dx = both(x, target, dloss.clone().requires_grad_(), **options)
         two = ["15_cross_entropy", "15_gradient"]
         assert place.kernels() == (["15_loss_and_gradient"] if cols < 2**20 else two)
         assert not loss.requires_grad and not dx.requires_grad
@@ -471,6 +481,13 @@ def test_cross_entropy_with_gradient_gives_what_autograd_gives(dtype: str, place
         torch.testing.assert_close(dx, gradient, rtol=2e-2 if x.itemsize == 2 else 1e-4, atol=1e-7)
     for wrong in ((x, target, dloss.double()), (x, target, dloss[None])):
         with pytest.raises(ValueError, match="dloss float32, both in the shape of the rows"):
+            both(*wrong)
+    for wrong in (
+        (x.double(), target, dloss),
+        (x, target.to("meta"), dloss),
+        (x, target, dloss.to("meta")),
+    ):
+        with pytest.raises(ValueError, match="on the GPU of target and dloss, got"):
             both(*wrong)
 
 
