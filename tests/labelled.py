@@ -1,17 +1,19 @@
-"""How the SIMT machine does on public suites of programs that are labelled with their defects.
+"""Results of the SIMT machine on public suites of programs that are labelled with their defects.
 
     python -m tests.labelled ScoR=FOLDER ESBMC-GPU=FOLDER ... --log labelled.jsonl
 
 A program with a `main` runs whole: g++ compiles its host code with `host_side.h`, and each launch
 runs on the machine, on the program's own arrays, in both orders of blocks. A file without one is
-launched as its comments say, with the arguments of tests/survey.py. The log has a line of JSON per
-case and keeps what ran; its table becomes that of tests/data/labelled_suites.md, whose judgements
-of differences stay.
+launched as its comments say, with the arguments of tests/survey.py. The log has one line of JSON
+per case, and cases in it do not run again. tests/data/labelled_suites.md gets new rows for each
+given suite that the log contains completely. It keeps the rows of the other suites, and the
+judgement of a difference as long as the findings are unchanged.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import ctypes
 import functools
 import json
@@ -23,7 +25,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from helpers.simt import cuda_text, simulate, sources
 from helpers.simt.compile import include_folders
 from helpers.simt.loading import load_kernel
 from helpers.simt.machine import compiled, declarations
-from tests.survey import refusal, value
+from tests.survey import logged, refusal, value
 
 SECONDS = 20  # of processor time for one program
 LIMIT = 5_000_000  # instructions of a launch
@@ -44,8 +45,8 @@ OWN_CHECK = "the program's own assertion"
 TABLE = ROOT / "tests" / "data" / "labelled_suites.md"
 LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>", re.DOTALL)
 ESBMC_LAUNCH = re.compile(r"ESBMC_verify_kernel\w*\s*\(\s*(\w+)\s*,([^,]+),([^,)]+),?")
-# GPUVerify's annotations: a precondition that names a value gives it, as a comment does that says
-# what the verifier found; others say nothing here.
+# GPUVerify's annotations. A precondition, or a comment with the verifier's counterexample, can give
+# a parameter its value; the other annotations are ignored, except assertions.
 PRECONDITION = re.compile(r"(?:__requires\(|^//)(\w+) ==? (\d+)\b", re.MULTILINE)
 ANNOTATIONS = tuple(
     f"-D__{name}={meaning}"
@@ -59,8 +60,6 @@ ANNOTATIONS = tuple(
     }.items()
 )
 MAIN = re.compile(r"\b(?:int|void)?\s*\bmain\s*\(([^)]*)\)")
-
-
 GCC = ["g++", "-std=c++17", "-w", "-fpermissive", "-fPIC"]
 GCC += [f"-I{one}" for one in include_folders()]
 
@@ -122,8 +121,7 @@ def sanitizer(folder: Path) -> Iterator[Case]:
 
 
 def indigo(folder: Path) -> Iterator[Case]:
-    """Of the programs that the suite's generator has made, with at most one bug each, the last of
-    each algorithm and bug."""
+    """The last generated program of each algorithm and bug, of those with at most one bug."""
     graph = str(folder / "inputs" / "undirect2dim_rand_torus_100n_400e.egr")
     chosen: dict[tuple, Path] = {}
     for path in sorted((folder / "generatedCodes").rglob("*.cu")):
@@ -151,17 +149,19 @@ SUITES = {
 
 
 def host_text(path: Path, folders: list[Path], seen: set[Path]) -> str:
-    """A program for g++, its own headers in place: kernels call the machine, and other functions
-    of the device are empty."""
+    """A program for g++ with its own headers inlined. A kernel's body calls the machine, and any
+    other device function aborts."""
 
     def included(match: re.Match) -> str:
         places = [one / match[2] for one in (path.parent, *folders)]
         own = next((one for one in places if one.is_file()), None)
         if own is not None:
             return "" if own in seen or seen.add(own) else host_text(own, folders, seen)
-        there = ["/usr/include", "/usr/include/x86_64-linux-gnu"]  # CUDA's are in host_side.h
-        known = "." not in match[2] or any((Path(one) / match[2]).is_file() for one in there)
-        return f"{match[0]}\n" if known else ""
+        folders_of_cuda = map(Path, include_folders())  # host_side.h includes what programs need
+        if "." in match[2] and any((one / match[2]).is_file() for one in folders_of_cuda):
+            return ""
+        name = match[0][match[0].index(match[1]) :]
+        return f"#if __has_include({name})\n{match[0]}\n#endif\n"
 
     text = cuda_text.strip_comments(sources.read(path))
     plain = sources.plain_text(text)
@@ -184,15 +184,17 @@ def host_text(path: Path, folders: list[Path], seen: set[Path]) -> str:
 
 @functools.cache
 def header() -> Path:
-    """host_side.h, compiled."""
+    """The path of host_side.h beside its precompiled form, in a folder that lasts as long as this
+    process."""
     folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
     copied = Path(shutil.copy(Path(__file__).with_name("host_side.h"), folder))
     subprocess.run([*GCC, "-o", f"{copied}.gch", str(copied)], check=True)
     return copied
 
 
 def library(case: Case, folder: Path) -> ctypes.CDLL:
-    """The host code of a program as a library; raises `ValueError` with what g++ says."""
+    """The host code of a program as a library; raises `ValueError` with the stderr of g++."""
     path = Path(case.path)
     folders = [Path(one[2:]) for one in case.options if one.startswith("-I")]
     text = host_text(path, folders, {path})
@@ -201,88 +203,71 @@ def library(case: Case, folder: Path) -> ctypes.CDLL:
     text = MAIN.sub(r"int host_main(\1)", text)
     text += 'extern "C" void host_start(decltype(host_run) run, int count, char** words) '
     text += f"{{ host_run = run; host_main({taken}); }}\n"
-    (folder / "host.cpp").write_text(text)
-    made = folder / "host.so"
-    given = ["-include", str(header()), "-shared", "-o", str(made), str(folder / "host.cpp")]
-    told = subprocess.run([*GCC, *given], capture_output=True, text=True)
-    if told.returncode:
-        raise ValueError(f"g++: {told.stderr}"[:2000])
+    code, made = folder / "host.cpp", folder / "host.so"
+    code.write_text(text)
+    command = [*GCC, "-include", str(header()), "-shared", "-o", str(made), str(code)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        raise ValueError(f"g++: {ended.stderr}"[:2000])
     return ctypes.CDLL(str(made))
 
 
 class Program:
-    """A case with the kernels that it has launched so far."""
+    """A case with the kernels that it has launched so far. Its log gets a line per launch, because
+    the program may end this process."""
 
-    def __init__(self, case: Case, told: Path):
-        self.case, self.told = case, told
+    def __init__(self, case: Case, log: Path):
+        self.case, self.log = case, log
         self.kernels: dict = {}
 
-    def tell(self, **line) -> None:
-        with self.told.open("a") as file:
+    def write(self, **line) -> None:
+        with self.log.open("a") as file:
             file.write(f"{json.dumps(line)}\n")
 
     def run(self) -> None:
-        """Run it to its end; what was found is told launch by launch, since it may not come to its
-        end."""
+        """Run the host code, or launch each kernel of a file that has none."""
         if self.case.sizes:
-            text = sources.read(Path(self.case.path))
-            for name in cuda_text.kernel_names(text):
+            for name in cuda_text.kernel_names(sources.read(Path(self.case.path))):
                 self.launch(name, *self.case.sizes, 0, None)
-        else:
-            try:
-                with tempfile.TemporaryDirectory() as folder:
-                    self.host = library(self.case, Path(folder))
-            except Exception as error:
-                self.tell(kind="failed", said=f"host: {error}")
-                return
-            self.host.host_left.restype = ctypes.c_size_t
-            call = ctypes.CFUNCTYPE(
-                None,
-                ctypes.c_char_p,
-                ctypes.POINTER(ctypes.c_uint),
-                ctypes.POINTER(ctypes.c_void_p),
-            )
-            words = [b"program", *map(str.encode, self.case.arguments)]
-            given = (ctypes.c_char_p * len(words))(*words)
-            self.host.host_start(call(self.launched), len(words), given)
-        self.tell(kind="end")
+            return
+        try:
+            self.host = library(self.case, self.log.parent)
+        except Exception as error:
+            return self.write(kind="failed", message=f"host: {error}")
+        self.host.host_left.restype = ctypes.c_size_t
+        pointers = map(ctypes.POINTER, (ctypes.c_uint, ctypes.c_void_p))
+        call = ctypes.CFUNCTYPE(None, ctypes.c_char_p, *pointers)
+        words = [b"program", *map(str.encode, self.case.arguments)]
+        given = (ctypes.c_char_p * len(words))(*words)
+        self.host.host_start(call(self.launched), len(words), given)
 
     def launched(self, name: bytes, sizes, places) -> None:
-        grid, block = tuple(sizes[:3]), tuple(sizes[3:6])
-        self.launch(name.decode(), grid, block, sizes[6], places)
+        self.launch(name.decode(), tuple(sizes[:3]), tuple(sizes[3:6]), sizes[6], places)
 
     def launch(self, name: str, grid, block, shared: int, places) -> None:
-        kind = "failed"
+        """Run a kernel with the arguments at these addresses, or with guesses if there are none."""
+        path, self.arrays = Path(self.case.path), {}
+        settings = {"orders": 2, "volatile": self.case.volatile, "instruction_limit": LIMIT}
         try:
             if name not in self.kernels:
-                self.kernels[name] = load_kernel(Path(self.case.path), name, self.case.options)[0]
+                self.kernels[name] = load_kernel(path, name, self.case.options)[0]
             kernel = self.kernels[name]
             declared = cuda_text.signature(declarations(kernel), kernel.name)
             if places is None:
-                known = dict(PRECONDITION.findall(sources.read(Path(self.case.path))))
+                known = dict(PRECONDITION.findall(sources.read(path)))
                 values = [
                     one.dtype.type(known[one.name]) if one.name in known else value(one)
                     for one in declared
                 ]
             else:
-                self.arrays: dict = {}
                 every = enumerate(zip(declared, compiled(kernel)[1].parameters, strict=True))
                 values = [self.argument(places[k], one, ptx) for k, (one, ptx) in every]
-            trace = simulate(
-                kernel,
-                grid,
-                block,
-                values,
-                shared,
-                orders=2,
-                volatile=self.case.volatile,
-                instruction_limit=LIMIT,
-            )
+            trace = simulate(kernel, grid, block, values, shared, **settings)
             found = sorted({f"{one.kind}:{one.line}" for one in trace.findings})
-            self.tell(kind="ran", kernel=name, found=found)
+            self.write(kind="ran", found=found)
         except Exception as error:
-            kind, said = refusal(error, kind)
-            self.tell(kind=kind, kernel=name, said=said)
+            kind, message = refusal(error, "failed")
+            self.write(kind=kind, message=message)
 
     # ---- arguments that the program passes ----
 
@@ -324,84 +309,72 @@ class Program:
 # ---- all programs ----
 
 
-def run(case: Case, told: Path, said: Path) -> None:
-    """Run a case in this process, which may end with it; `said` gets what it prints."""
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    with said.open("wb") as file, open(os.devnull) as nothing:
-        os.chdir(told.parent)  # some write files
+def run(case: Case, log: Path, output: Path) -> None:
+    """Run a case in this process, which it may end, with its output in a file."""
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))  # SIGXCPU, then SIGKILL
+    with output.open("wb") as file, open(os.devnull) as nothing:
+        os.chdir(log.parent)  # some write files
         os.dup2(nothing.fileno(), 0)
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        Program(case, told).run()
+        Program(case, log).run()
     os._exit(0)  # there are no threads to be joined, as Python expects of a process with a pool
 
 
 def outcome(case: Case) -> dict:
-    """What became of a case: its kind ("ran", "refused", "failed", "stopped"), what was found."""
+    """Run a case and return its outcome: a kind ("ran", "stopped", "no launch", or that of a
+    refusal), its findings, a message and the exit status."""
+    header()  # compiled here, because a child does not remove it
     with tempfile.TemporaryDirectory() as folder:
-        told, said = Path(folder) / "told.jsonl", Path(folder) / "said"
-        child = multiprocessing.get_context("fork").Process(target=run, args=(case, told, said))
+        log, output = Path(folder) / "log.jsonl", Path(folder) / "output"
+        child = multiprocessing.get_context("fork").Process(target=run, args=(case, log, output))
         child.start()
         child.join()
-        status = child.exitcode
-        lines = (
-            [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
-        )
-        said = said.read_text(errors="replace")[-300:]
-    late = status in (-signal.SIGXCPU, -signal.SIGKILL)
-    said = f"over {SECONDS} seconds" if late else said
-    kinds = [line["kind"] for line in lines]
-    others = [line for line in lines if line["kind"] not in ("ran", "end")]
-    found = sorted({one for line in lines for one in line.get("found", ())})
-    if others:
-        kind, said = others[0]["kind"], others[0]["said"]
-    elif "ran" in kinds:
-        kind = "stopped" if late else "ran"
-    else:
-        kind, said = "no launch", f"status {status}: {said}"
-    own = status == -6 and "Assertion" in said
-    return {"suite": case.suite, "case": case.name, "defect": case.defect, "kind": kind} | {
-        "found": found + [OWN_CHECK] * own,
-        "said": "" if kind == "ran" and not own else said,
-        "status": status,
-    }
+        status, lines = child.exitcode, logged(log)
+        message = f"status {status}: {output.read_text(errors='replace')[-300:]}"
+    own = status == -signal.SIGABRT and "Assertion" in message
+    message = f"over {SECONDS} seconds" if status == -signal.SIGXCPU else message
+    found = sorted({one for line in lines for one in line.get("found", ())}) + [OWN_CHECK] * own
+    kind = "ran" if lines else "no launch"
+    if others := [line for line in lines if line["kind"] != "ran"]:
+        kind, message = others[0]["kind"], others[0]["message"]
+    elif lines and status in (-signal.SIGXCPU, -signal.SIGKILL):
+        kind = "stopped"
+    message = "" if kind == "ran" and not own else message
+    about = {"suite": case.suite, "case": case.name, "defect": case.defect, "kind": kind}
+    return {**about, "found": found, "message": message, "status": status}
 
 
-def table(log: list[dict]) -> str:
-    kept = judgements()
-    check = "by its own check alone"
-    heads = ["cases", "run", "refused by name", "not run", "labelled defects run", "found", check]
-    heads += ["missed", "clean ones run", "flagged", check]
-    rows = [f"| suite | {' | '.join(heads)} |", "|---" * 12 + "|"]
+def table(log: list[dict], old: list[str]) -> str:
+    """The tables of a log. The old lines stay for suites that are not in the log, and for unchanged
+    differences, whose judgements are written by hand."""
+    check = "by a host assertion only"
+    heads = ["suite", "cases", "run", "refused by name", "not run", "labelled defects run", "found"]
+    heads += [check, "missed", "clean ones run", "flagged", check]
+    rows = [f"| {' | '.join(heads)} |", "|---" * 12 + "|"]
     differences = ["| suite | case | label | found | judgement |", "|---" * 5 + "|"]
     for suite, (shown, _) in SUITES.items():
         own = [one for one in log if one["suite"] == suite]
         if not own:
+            rows += [line for line in old if line.startswith(f"| {shown} |")]
+            differences += [line for line in old if line.startswith(f"| {suite} |")]
             continue
-        kinds = Counter(one["kind"] for one in own)
         ran = [one for one in own if one["kind"] in ("ran", "stopped")]
-        numbers = [len(own), len(ran), kinds["refused"], len(own) - len(ran) - kinds["refused"]]
+        refused = sum(one["kind"] == "refused" for one in own)
+        numbers = [len(own), len(ran), refused, len(own) - len(ran) - refused]
         for defect in (True, False):
             labelled = [one for one in ran if one["defect"] == defect]
-            found = [one for one in labelled if one["found"]]
-            alone = sum(one["found"] == [OWN_CHECK] for one in found)
-            numbers += [len(labelled), len(found), alone]
+            found = [one["found"] for one in labelled if one["found"]]
+            numbers += [len(labelled), len(found), found.count([OWN_CHECK])]
             numbers += [len(labelled) - len(found)] * defect
             for one in labelled:
                 if defect != bool(one["found"]):
-                    name, label = one["case"], "defect" if defect else "clean"
-                    seen = "; ".join(one["found"])
-                    why = kept.get((suite, name), "")
-                    differences.append(f"| {suite} | {name} | {label} | {seen} | {why} |")
+                    label, seen = "defect" if defect else "clean", "; ".join(one["found"])
+                    start = f"| {suite} | {one['case']} | {label} | {seen} |"
+                    same = (line for line in old if line.startswith(start))
+                    differences.append(next(same, f"{start}  |"))
         rows.append(f"| {shown} | {' | '.join(map(str, numbers))} |")
     return "\n".join([*rows, "", *differences])
-
-
-def judgements() -> dict[tuple[str, str], str]:
-    """What the table says of each difference, which a person has written."""
-    lines = TABLE.read_text().splitlines() if TABLE.exists() else []
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    return {(one[0], one[1]): one[4] for one in cells if len(one) == 5}
 
 
 def main() -> None:
@@ -410,25 +383,22 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--only", default="", help="a part of the cases' names")
     given = parser.parse_args()
-    log = (
-        [json.loads(one) for one in given.log.read_text().splitlines()]
-        if given.log.exists()
-        else []
-    )
-    done = {(one["suite"], one["case"]) for one in log}
-    cases = []
-    for one in given.suites:
-        suite, _, folder = one.partition("=")
-        cases += [replace(case, suite=suite) for case in SUITES[suite][1](Path(folder).resolve())]
-    cases = [one for one in cases if (one.suite, one.name) not in done and given.only in one.name]
-    header()  # before there are threads
+    log, cases = {(one["suite"], one["case"]): one for one in logged(given.log)}, {}
+    for suite, _, folder in (one.partition("=") for one in given.suites):
+        for case in SUITES[suite][1](Path(folder).resolve()):
+            cases[suite, case.name] = replace(case, suite=suite)
+    missing = [one for key, one in cases.items() if key not in log and given.only in one.name]
     with ThreadPoolExecutor(2) as pool, given.log.open("a") as file:
-        for call in as_completed([pool.submit(outcome, one) for one in cases]):
-            log.append(call.result())
-            file.write(f"{json.dumps(log[-1])}\n")
+        for call in as_completed([pool.submit(outcome, one) for one in missing]):
+            line = call.result()
+            log[line["suite"], line["case"]] = line
+            file.write(f"{json.dumps(line)}\n")
             file.flush()
-    intro = TABLE.read_text().partition("|")[0] if TABLE.exists() else ""
-    TABLE.write_text(f"{intro}{table(sorted(log, key=lambda one: one['case']))}\n")
+    partial = {suite for suite, name in cases if (suite, name) not in log}
+    for suite in sorted(partial):
+        print(f"{TABLE.name} keeps its rows of {suite}, because the log lacks some of its cases")
+    text, whole = TABLE.read_text(), [log[key] for key in sorted(cases) if key[0] not in partial]
+    TABLE.write_text(f"{text.partition('|')[0]}{table(whole, text.splitlines())}\n")
 
 
 if __name__ == "__main__":

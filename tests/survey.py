@@ -63,7 +63,7 @@ def value(parameter: cuda_text.Parameter):
 
 
 def tried(path: Path, source: sources.Source, name: str, options: list[str]) -> tuple[str, str]:
-    """(a kind, what was said) of one kernel."""
+    """(a kind, a message) of one kernel."""
     kind = "failed"
     try:
         together = "this_grid" in source.original
@@ -84,7 +84,7 @@ def tried(path: Path, source: sources.Source, name: str, options: list[str]) -> 
 
 
 def refusal(error: Exception, kind: str) -> tuple[str, str]:
-    """(the kind, what was said) of a kernel that does not run; `kind` is how far it came."""
+    """(the kind, the message) of a kernel that does not run; `kind` is how far it came."""
     if isinstance(error, UnsupportedPTX):
         refused = str(error).startswith("the SIMT machine does not run ")
         return "refused" if refused else "failed", str(error)
@@ -104,9 +104,9 @@ def survey(path: Path, options: list[str], log: Path) -> list[dict]:
         for name in cuda_text.kernel_names(defined):
             if (file, name) not in done:
                 signal.setitimer(signal.ITIMER_PROF, SECONDS)
-                kind, said = tried(path, source, name, options)
+                kind, message = tried(path, source, name, options)
                 signal.setitimer(signal.ITIMER_PROF, 0)
-                about = {"file": file, "kernel": name, "kind": kind, "said": said}
+                about = {"file": file, "kernel": name, "kind": kind, "message": message}
                 found.append({**about, "template": cuda_text.is_template(text, name)})
     return found
 

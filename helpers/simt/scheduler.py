@@ -74,7 +74,7 @@ class Scheduler:
         self.blocks = self._basic_blocks()
         self.jumps = {block.number for block in self.blocks if not block.steps}
         self.executed = [0] * len(self.blocks)  # warps that entered each
-        # Those where threads only end: whoever waits there needs no register any more.
+        # Those where threads only end: threads that wait there no longer need their registers.
         self.last = {
             block.number
             for block in self.blocks
@@ -174,8 +174,8 @@ class Scheduler:
         self.context.end_batch()
 
     def _last(self) -> int:
-        """The group to run in the other order: the highest, once those have gone on that stand at
-        nothing but a jump. A warp whose lanes are in several groups is in the lowest first."""
+        """The group to run next in the reverse order: one whose basic block is only a jump, else
+        the highest. Where the lanes of a warp are in several groups, the lowest runs first."""
         taken, free = np.zeros(1, bool), []
         for key in sorted(self.waiting):
             warps = self.waiting[key].reshape(-1, WARP).any(axis=1)

@@ -208,8 +208,8 @@ class SharedRaces(Races):
         message = f"this {what} touches what another thread accessed at {where}, "
         if self.causality.in_shared and self.causality.flags:
             return message + (
-                "with no barrier in between, nor a flag that is set behind a __threadfence_block() "
-                "and has one behind it where it is seen"
+                "with no barrier in between, nor a flag that is set after a __threadfence_block() "
+                "and followed by another after it is read"
             )
         return message + "with no barrier in between"
 
