@@ -26,13 +26,13 @@ from .measure.comparison import (
     comparison_origin,
     load_comparisons,
     load_unseen,
-    unseen_lines,
 )
 from .measure.pipelines import ORDINARY, pipeline_cases
 from .measure.profiler.numerics import numerics
 from .measure.profiler.sass import loads_in_a_row, opcodes, sass
 from .measure.records import load_record, predictions
 from .page import draw, profile, show
+from .page.comparison_text import unseen_lines
 from .page.own import source
 from .page.predict import predict
 from .page.profile import unfused_launches

@@ -21,11 +21,11 @@ from ..measure.comparison import (
     Draw,
     Unseen,
     order,
-    unseen_lines,
     why_again,
 )
 from ..measure.pipelines import Pipeline, PipelineTask, holds
 from ..measure.problem_groups import ALONE, GROUPS, drawn, entries, linked, name_of
+from ..page.comparison_text import unseen_lines
 from ..page.tables import lines_of
 from ..problem.problem import Problem
 from ..problem.shapes import (

@@ -11,11 +11,9 @@ drawn at random `unseen.jsonl`.
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -30,7 +28,6 @@ from ..catalogue.store import AtProblem, Run, latest
 from ..problem.problem import Problem
 from ..problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
 from ..run.bound import load
-from ..simt.words import counted
 from . import baselines, bench, samples
 from .campaign import CampaignTask
 from .problem_groups import ALONE, chosen, entries, group_of, name_of, numbers
@@ -366,73 +363,6 @@ def comparison_origin(gpu: str | None = None) -> str:
         100,
         break_on_hyphens=False,
     )
-
-
-# Sizes of x in bytes by which fractions of copy bandwidth are told apart, each with the fraction
-# that most problems with `MANY_ROWS` should reach.
-SIZE_CLASSES = ((0.0, 16e6, None), (16e6, 250e6, 0.95), (250e6, math.inf, 0.97))
-MANY_ROWS = 1000
-MUCH = 0.9  # the rule alone should be no slower than this, as a fraction of the table's speed
-
-
-def unseen_lines(cases: Sequence[Unseen]) -> list[str]:
-    """Sentences on problems drawn at random: each loss, the number of each verdict, the fractions
-    of copy bandwidth by the size of x, and what the rule alone would lose."""
-    lines, supported = loss_lines(cases), [case for case in cases if case.step]
-    counts = Counter(case.verdict for case in cases)
-    words = ", ".join(f"{name} {counts[name]}" for name in VERDICTS)
-    seeds = ", ".join(dict.fromkeys(case.seed for case in cases))
-    lines.append(f"of {counted(len(cases), 'problem')} drawn at random (seed {seeds}): {words}")
-    failed = Counter(name for case in cases for name in case.unverified)
-    unverified = sum(bool(case.unverified) for case in cases)
-    named = ", ".join(f"{baselines.title(name)} at {failed[name]}" for name in failed) or "none"
-    lines.append(f"a baseline failed or was wrong at {unverified}: {named}")
-    for low, high, aim in SIZE_CLASSES:
-        of_size = [case for case in supported if low <= case.rows * case.problem.row_bytes < high]
-        lines += _fractions(of_size, low, high, aim)
-    tuned = [case for case in supported if case.gain]
-    much = [case for case in tuned if case.gain.above(1 / MUCH)]
-    lines.append(
-        f"the table replaces the rule's plan at {len(tuned)}: it is over {TOLERANCE:.0%} faster at "
-        f"{sum(case.gain.above(1 + TOLERANCE) for case in tuned)}, slower at "
-        f"{sum(case.gain.below(1 - TOLERANCE) for case in tuned)}; the rule alone would be over "
-        f"{1 - MUCH:.0%} slower at {len(much)}"
-    )
-    for name, which in (("most", max), ("least", min)):
-        if tuned:
-            case = which(tuned, key=lambda case: case.gain.value)
-            lines.append(f"it gains {name} at {name_of(case.problem)}: {case.gain.value:.3f}")
-    return lines
-
-
-def loss_lines(cases: Sequence[Unseen]) -> list[str]:
-    """A sentence on each loss, the worst first."""
-    lines = []
-    for case in sorted(
-        (one for one in cases if one.verdict == "LOSS"), key=lambda one: one.speedup
-    ):
-        speedup, name = case.speedup_over(case.best_baseline), case.best_baseline
-        lines.append(
-            f"lost: {name_of(case.problem)}: {speedup.value:.3f} ({speedup.low:.3f} to "
-            f"{speedup.high:.3f}) times as fast as {baselines.title(name)}, with {case.step}; "
-            f"{case.share(case.step):.2f} and {case.share(name):.2f} of a copy"
-        )
-    return lines
-
-
-def _fractions(cases: Sequence[Unseen], low: float, high: float, aim: float | None) -> list[str]:
-    if not cases:
-        return []
-    shares = {case.problem: case.share(case.step) for case in cases}
-    worst, median = min(shares, key=shares.get), statistics.median(shares.values())
-    upper = f" to {high / 1e6:g}" if high < math.inf else ""
-    line = f"x of {low / 1e6:g}{upper} MB{'' if upper else ' and more'}: {len(cases)}, median "
-    line += f"{median:.3f} of a copy, worst {shares[worst]:.3f} at {name_of(worst)}"
-    many = [problem for problem in shares if problem.rows >= MANY_ROWS]
-    if aim:
-        reached = sum(shares[problem] >= aim for problem in many)
-        line += f"; {aim} reached at {reached} of {len(many)} with {MANY_ROWS} rows or more"
-    return [line]
 
 
 def explained_marks(cases: Sequence[Comparison]) -> list[str]:

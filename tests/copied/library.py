@@ -84,9 +84,11 @@ class Case(NamedTuple):
         return CppCall({self.step: load(self.step)}, [np.dtype(self.dtype)], self.apart)
 
     def values(self) -> dict[str, object]:
-        """Every argument, none of them neutral, outputs full of NaN; and the sizes."""
-        problem = self.problem
-        given = problem.complete(make_inputs(problem))
+        """Every argument, outputs full of NaN, and the sizes. What the function takes is not
+        neutral."""
+        problem, known = self.problem, parameters(self)
+        given = {name: value for name, value in make_inputs(problem).items() if name in known}
+        given = problem.complete(given)
         given |= outputs(problem, given)
         strides = zip(("x_stride", "y_stride"), problem.strides, strict=True)
         if self.apart:
@@ -199,7 +201,7 @@ class Library:
         ask = self.loaded[f"workspace_{case.name}"]
         ask.restype = ctypes.c_size_t
         bytes = ask(*(ctypes.c_longlong(values[name]) for name in case.call.sizes)) - less
-        self.memory[case.name] = memory = self.dirty(max(0, bytes))
+        self.memory[case.name] = memory = self.dirty(max(8, bytes))  # also where it asks for none
         place = ctypes.c_void_p(address(memory)), ctypes.c_size_t(max(0, bytes))
         prepare = self.loaded[f"prepare_{case.name}"]
         return prepare(self._zeros(case), *place, ctypes.c_void_p(stream))

@@ -21,11 +21,11 @@ from helpers.measure.comparison import (
     comparison_origin,
     explained_marks,
     load_comparisons,
-    unseen_lines,
     why_again,
 )
 from helpers.measure.problem_groups import entries, name_of
 from helpers.measure.records import launch_of, step_hash
+from helpers.page.comparison_text import unseen_lines
 from helpers.problem.operations import BACKWARD
 from helpers.problem.problem import Problem
 from tests.earlier import COMPARED_EARLIER
