@@ -112,7 +112,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     help = "in C++, multiprocessors, bytes of L2 and compute capability: 132,62914560,90"
     parser.add_argument("--gpu", type=gpu, action="append", default=[], help=help)
-    help = "in C++, of rows that may be further apart than cols"
+    help = "in C++, accept a row stride greater than cols"
     parser.add_argument("--strides", action="store_true", help=help)
     help = "in C++, of x and y that may start at any element"
     parser.add_argument("--anywhere", action="store_true", help=help)

@@ -38,7 +38,7 @@ def chosen(template: str, properties: Collection[str]) -> str:
     `ValueError` for a mark that names no property of `MARKS`.
     """
     found, lines = [], template.splitlines()
-    hidden, in_comment = -1, False  # hidden: the indentation of what is left out
+    hidden, in_comment = -1, False  # hidden: the indentation of lines to omit
     for number, line in enumerate(lines):
         code, mark = re.fullmatch(r"(.*?)(?: *(?://|#) \[((?:not )?\w+)\])?", line).groups()
         below = next(filter(str.strip, lines[number:]), "")  # the line, unless it is blank

@@ -392,8 +392,8 @@ class ComparisonTask(CampaignTask):
     def without(self, failure: Failure) -> tuple[ComparisonTask | None, bool]:
         """Leave out a baseline or a copy that failed, which is no failure of ours."""
         culprit = failure.culprit
-        ours = (*self.baselines, baselines.TWO_KERNELS)
-        if culprit not in ours and not culprit.startswith(COPIES):
+        beside = (*self.baselines, baselines.TWO_KERNELS)
+        if culprit not in beside and not culprit.startswith(COPIES):
             return None, True
         return replace(self, failed={**self.failed, culprit: failure.reason}), False
 

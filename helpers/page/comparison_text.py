@@ -419,7 +419,7 @@ def share_cell(case: Comparison, name: str) -> str:
     return f"{case.share(name):.2f}{time}"
 
 
-# ---- around softmax -----------------------------------------------------------------------------
+# ---- related operations --------------------------------------------------------------------------
 
 
 def around_block() -> str:

@@ -57,7 +57,7 @@ extern "C" __global__ void softmax_shuffle_pairs(const float* __restrict__ x, fl
     }
     __syncthreads();
 
-    // Every warp merges the pairs of all warps, so that nobody has to wait for the result.
+    // Every warp merges the pairs of all warps, so that no warp has to wait for the result.
     const bool exists = lane < blockDim.x / 32;
     row_max = exists ? maxima[lane] : lowest;
     sum = exists ? sums[lane] : 0.0f;

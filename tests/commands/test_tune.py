@@ -243,7 +243,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments) -> None:
         command.main(arguments)
 
 
-# ---- around softmax -----------------------------------------------------------------------------
+# ---- related operations --------------------------------------------------------------------------
 
 BACKWARD = ["4096x8192", "--operation", "softmax_backward", "--features", "LOG=1"]
 

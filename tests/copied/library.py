@@ -48,7 +48,7 @@ class Case(NamedTuple):
     sizes: tuple[int, ...]  # rows, cols, inner
     dtype: str
     kernel: str = ""  # that of the file, if not the one that dispatch chooses
-    apart: bool = False  # rows further apart than cols, x and y starting at different places
+    apart: bool = False  # row strides > cols, and different alignment of x and y
     best: tuple[str, ...] = ()  # shapes of a file of the best kernels, which has `kernel` too
 
     def __str__(self) -> str:

@@ -253,7 +253,7 @@ def test_each_family_has_its_kernel(rows: int, cols: int, dtype: str, file: str)
     assert split_trial(choose(rows, cols, dtype, H200)).file == file
 
 
-# ---- what is around softmax -------------------------------------------------------------------
+# ---- related operations -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

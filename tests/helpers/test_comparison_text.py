@@ -81,7 +81,7 @@ def test_no_unsupported_vanishes(record_comparison, monkeypatch) -> None:
 def test_cases_of_other_versions_than_were_compared_with_last_are_counted(
     record_comparison,
 ) -> None:
-    """Planted: what was last compared was around softmax."""
+    """Planted: the last comparison was of a related operation."""
     run = replace(RUN, versions={**VERSIONS, "torch": "2.10.0"}, utc="2030-01-01")
     older, newer = replace(comparison_case(65536, 4096), run=run), comparison_case(1, 32000)
     assert " with other versions." not in record_comparison(newer)
@@ -90,7 +90,7 @@ def test_cases_of_other_versions_than_were_compared_with_last_are_counted(
     assert "torch 2.11.0); 1 of 1 case with other versions." in record_comparison(older, newest)
 
 
-# ---- around softmax -----------------------------------------------------------------------------
+# ---- related operations --------------------------------------------------------------------------
 
 
 def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: float) -> Comparison:
@@ -101,7 +101,7 @@ def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: fl
 
 @pytest.fixture
 def told(record_comparison):
-    """What the README says of cases around softmax, and of pipelines that are saved for it."""
+    """What the README says of related operations, and of pipelines that are saved for it."""
 
     def write(*cases: Comparison, linked=()) -> str:
         record_comparison(comparison_case(65536, 4096, quack=9.5), *cases)

@@ -1,4 +1,4 @@
-"""Kernels of the family around softmax: every combination of features that a file builds, at random
+"""Kernels of related operations: every combination of features that a file builds, at random
 shapes, with special values, in each layout that it takes. On the SIMT machine, and live on a GPU.
 """
 

@@ -63,7 +63,7 @@ def matrices(count: int, dtypes: tuple[np.dtype, ...], gpus=GPUS, seed: int = 0)
 
 
 def family() -> Iterator[str]:
-    """The kernels around softmax: each file as it is, and with each of its features."""
+    """The kernels of related operations: each file alone, and with each of its features."""
     for file in dict.fromkeys(rank.file for ranks in RANKINGS.values() for rank in ranks):
         yield file
         contract = load(file).header

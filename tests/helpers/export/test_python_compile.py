@@ -39,7 +39,7 @@ MATRICES = [
     (1, 2**21 + 1, "float32"),
     (64, 4096, "float32", 80),
 ]
-# One for each kernel around softmax: operation, features, columns.
+# One for each kernel of a related operation: operation, features, columns.
 AROUND = [
     ("softmax", {"MASK": 2}, 4096),
     ("softmax", {"DROPOUT": 1}, 4096),
