@@ -68,7 +68,7 @@ def complaints(step: str, entry: dict) -> list[str]:
 
 
 # What a unit multiplies by; "1.5 a ns" is 1.5e9 a second.
-UNITS = {"TB/s": "e12", "GB/s": "e9", "GHz": "e9", "ms": "e-3", "us": "e-6", "a ns": "e9"}
+UNITS = {"TB/s": "e12", "GB/s": "e9", "GHz": "e9", "ms": "e-3", "us": "e-6", "per ns": "e9"}
 UNITS |= {"KB": "e3", "million": "e6"}
 
 

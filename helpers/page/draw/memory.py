@@ -346,6 +346,7 @@ def moves(trace: Traces) -> None:
     if wasted:
         legend(axes, EDGE, bottom + 20, [Key("more than the bytes need", WASTE)])
     names = " and ".join(name for name, *_ in panels)
+    names = names[:1].lower() + names[1:]
     finish(axes.figure, f"what moves in {names}", _say_moves(panels))
 
 

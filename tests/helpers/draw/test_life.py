@@ -92,7 +92,7 @@ def test_slots_that_are_not_there_stand_outside(shown: Shown) -> None:
     draw.slots({"wait for a load": 40.2, "wait at a barrier": 5, "do neither": 16.8}, 75.7)
     figure, _, sentence = shown.take()
     assert complaints(figure) == []
-    assert sentence.startswith("To keep up with a copy, 76 warps must wait for a load, 12 more")
+    assert sentence.startswith("To keep up with a copy, 76 warps would have to wait for a load at")
     assert sentence.endswith("5 wait at a barrier, 17 do neither; 2 slots are empty.")
     squares = [one for one in figure.findobj(Rectangle) if one.get_height() == 23]
     outside = [one for one in squares if one.get_linestyle() == "--"]
