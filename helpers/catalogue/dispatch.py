@@ -208,7 +208,13 @@ RANKINGS = {
         _rank("13_any_axis", "columns that are apart, which neighbouring threads take"),
     ),
     "softmax_backward": (
-        _rank("14_backward", "both rows of a gradient, which the registers of a cluster can hold"),
+        _rank(
+            "14_backward",
+            "both rows of a gradient, which the registers of a cluster can hold",
+            "row > 2048",
+        ),
+        _rank("14_any_row", "both rows of a gradient, short, long, or no whole packs"),
+        _rank("14_backward", "both rows of a gradient that is fused with something else"),
     ),
     "cross_entropy": (
         _rank(

@@ -145,7 +145,7 @@ def check_rows(contract: Header, found: list[Planned]) -> None:
             assert plan.grid % blocks == 0 and plan.grid <= rows * blocks, place
             held = 16 * blocks * plan.block // together * macros["PACKS"]
             ends = 15 if contract.align(dtype) < 16 else 0  # are moved apart
-            assert held >= row_bytes - ends or "to 2 reads" in contract.fields["Reads"], place
+            assert held >= row_bytes - ends or " to " in contract.fields["Reads"], place
             stay = "clusters" in plan.values or plan.cooperative
             assert stay or plan.grid == -(-rows // together) * blocks
 
@@ -213,7 +213,7 @@ def test_every_matrix_has_a_kernel_and_a_plan_that_the_gpu_runs() -> None:
         chosen.setdefault(file, []).append(one)
     for found in chosen.values():
         assert too_many(found) == []
-    wanted = {name for name in PRODUCTION if not name.startswith("15_")}
+    wanted = {name for name in PRODUCTION if not name.startswith(("14_", "15_"))}
     wanted |= {"07_warp", "08_cluster", "09_grid"}
     assert wanted <= {split_trial(file).file for file in chosen}
     old = {file for file, found in chosen.items() for one in found if one.gpu.capability < 90}
