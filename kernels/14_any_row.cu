@@ -22,7 +22,8 @@
 //                      | min(1024, 32 * ceil_div(share, 32 * each))
 //           ROWS       = THREADS / lanes when short == 1
 //                      | 1
-//           PACKS      = min(4, max(1, ceil_div(share * ROWS, THREADS)))
+//           PACKS      = max(1, ceil_div(packs, lanes)) when short == 1
+//                      | min(4, ceil_div(share, THREADS))
 //           RESIDENT   = max(1, 4096 / (THREADS * max(4, PACKS)))
 //           EVICT_LAST = 5 * rows * row > 4 * l2 && capability >= 80
 // Launch:   block = THREADS, block == THREADS, grid = ceil_div(rows, ROWS) * CLUSTER

@@ -8,15 +8,24 @@ from helpers.catalogue.registry import source
 from helpers.problem.operations import BACKWARD, CROSS_ENTROPY_BACKWARD
 from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, bind
-from helpers.run.check import WrongResult, check_kernel
+from helpers.run.check import WrongResult, check_kernel, check_outputs, strided_copy
 from helpers.run.execute import KernelBug
-from helpers.run.references import UNIT_ROUNDOFF, Exact, Rows, allowed, expected, make_input
+from helpers.run.references import (
+    UNIT_ROUNDOFF,
+    Exact,
+    Rows,
+    allowed,
+    expected,
+    make_input,
+    make_inputs,
+)
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
 LOSS, GRADIENT, BACK = "15_cross_entropy.cu", "15_gradient.cu", "14_backward.cu"
 BOTH = "15_loss_and_gradient.cu"  # of cross-entropy, in one kernel
 SHORT = "15_short_rows.cu"  # the loss
+ANY = "14_any_row.cu"  # the gradient of softmax
 GRADIENT_CODE, BOTH_CODE, FUSED_CODE = map(source, (GRADIENT, BOTH, "12_fused.cu"))
 RANDOM = np.random.default_rng(14)
 
@@ -194,6 +203,45 @@ def test_the_gradient_of_softmax_is_right_from_x(dtype: str, log: int) -> None:
     assert (off <= allowed(Exact(found.value, found.error + slope), dx.dtype)).all()
 
 
+def check_anywhere(code: str, cols: int, dtype: str, phases: tuple[int, int, int]) -> None:
+    """y, dy and dx that begin so many elements past a 16-byte boundary; what is around dx stays."""
+    given = make_inputs(Problem(9, cols, dtype, operation=BACKWARD))
+    y, dy, dx = (
+        strided_copy(array, cols, phase, around)
+        for array, phase, around in zip(
+            (given["y"], given["dy"], np.full_like(given["y"], np.nan)),
+            phases,
+            (np.nan, np.nan, 7.0),
+            strict=True,
+        )
+    )
+    trace = bind(code, 9, cols, dtype).simulate(y=y, dy=dy, dx=dx, scale=0.37)
+    values = {"y": given["y"], "dy": given["dy"], "scale": 0.37}
+    check_outputs(BACKWARD, values, {"dx": np.ascontiguousarray(dx)})
+    dx[:] = 7
+    assert (dx.base.astype(np.float32) == 7).all() and not trace.findings
+    if len({*phases}) == 1:
+        assert trace.counters.load_bytes == 2 * dx.nbytes, "read once"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("phases", [(0, 0, 0), (1, 1, 1), (3, 3, 3), (1, 2, 1), (2, 2, 1)])
+def test_the_gradient_of_softmax_is_right_anywhere(phases: tuple, dtype: str) -> None:
+    for cols in (1, 36, 77, 1003):
+        check_anywhere(source(ANY), cols, dtype, phases)
+
+
+@pytest.mark.parametrize(
+    ("old", "phases"),
+    [("phase(from) == phase(from_d) && ", (1, 2, 1)), (" && phase(from) == phase(to)", (2, 2, 1))],
+)
+def test_packs_of_arrays_that_are_aligned_differently_are_found(old: str, phases: tuple) -> None:
+    code = source(ANY)
+    assert code.count(old) == 1
+    with pytest.raises((WrongResult, KernelBug)):
+        check_anywhere(code.replace(old, ""), 77, "float32", phases)
+
+
 @pytest.mark.parametrize("mask", [1, 2], ids=["bytes", "causal"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_mask_and_dropout_need_no_further_pass(dtype: str, mask: int) -> None:
@@ -277,6 +325,13 @@ def test_a_causal_gradient_does_not_load_what_is_hidden(diagonal: int, dtype: st
         (BACK, "if (MASK && of_row.sum == 0.0f)", "if (false)", {"MASK": 1, "FROM_X": 1}),
         (BACK, "row / group * rows + ", "", {"MASK": 1}),
         (BACK, "1 + diagonal", "1 + 0 * diagonal", {"MASK": 2}),
+        (ANY, "dot += product(v_end[i], d_end[i])", "", {}),
+        (ANY, "number < head ? 0 : packs * width", "packs * width", {}),
+        (ANY, "ROWS == 1 || row < rows ? cols : 0", "cols", {}),
+        (ANY, "lanes < 32 ? lanes : 32", "32", {}),
+        (ANY, "threadIdx.x % lanes", "threadIdx.x", {}),
+        (ANY, "LOG ? dy : y * dy", "y * dy", {"LOG": 1}),
+        (ANY, "dy - fast_exp(y) * dot", "dy - y * dot", {"LOG": 1}),
         (LOSS, "sum *= fast_exp(thread_max - new_max);", "", {}),
         (LOSS, "total / cols", "total / packs", {}),
         (LOSS, "sum == 0.0f ? minus_inf() : row_max", "row_max + log_sum", {}),
