@@ -48,7 +48,7 @@
 
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(BLOCKS >= 1, "a row has blocks");
-static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
+static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC must be 1 (yes) or 0 (no)");
 
 constexpr int warps = THREADS / 32;
 

@@ -50,7 +50,7 @@
 #include "include/unaligned.cuh"
 
 static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
-static_assert(LATE == 0 || LATE == 1, "LATE is yes, 1, or no, 0");
+static_assert(LATE == 0 || LATE == 1, "LATE must be 1 (yes) or 0 (no)");
 
 constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their columns
 

@@ -74,8 +74,8 @@ static_assert(LANES >= 2 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
               "LANES is a power of two: the lanes of a row start at its multiples");
 static_assert(ITEMS >= 1 && MOVES >= 1, "a lane has words, a mover packs");
 static_assert(RUN >= 1 && RUN % (32 / LANES) == 0, "a round is 32 / LANES rows");
-static_assert(TURN == 0 || TURN == 1 && ITEMS >= 32 / LANES, "TURN is yes, 1, or no, 0");
-static_assert(DENSE == 0 || DENSE == 1, "DENSE is yes, 1, or no, 0");
+static_assert(TURN == 0 || TURN == 1 && ITEMS >= 32 / LANES, "TURN must be 1 (yes) or 0 (no)");
+static_assert(DENSE == 0 || DENSE == 1, "DENSE must be 1 (yes) or 0 (no)");
 
 constexpr int in_word = 4 / sizeof(T);        // columns of a word
 constexpr int warp_rows = 32 / LANES;          // rows that a warp processes at the same time

@@ -83,7 +83,7 @@
 #include "include/random.cuh"
 
 static_assert(MASK >= 0 && MASK <= 2, "MASK is none, 0, an array, 1, or causal, 2");
-static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
+static_assert(LOG == 0 || LOG == 1, "LOG must be 1 (yes) or 0 (no)");
 static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
 static_assert(ZERO == 0 || ZERO == 1 && LOG == 0, "a logarithm of 0 is -inf");
 static_assert(ROWS * THREADS <= 1024, "a block has up to 1024 threads");

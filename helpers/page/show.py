@@ -74,7 +74,10 @@ def kernel(
         pieces += [Fold(title, lines)] * bool(lines) if title else lines
     page = Page()
     title = f"{text.title}, {counted(shown, 'line')}"
-    legend = f" marks lines that are new since {' and '.join(map(_name, earlier))}"
+    names, since = [*map(_name, earlier)], "new since"
+    if len(names) > 1:
+        names, since = [", ".join(names[:-1]), names[-1]], "in none of"
+    legend = f" marks lines that are {since} {' and '.join(names)}"
     if earlier:
         page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)
     else:

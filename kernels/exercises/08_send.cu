@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Idea:     four blocks of a cluster share a row and send each other their pairs (row_max, sum)
-// Row:      four blocks of one warp
+// Row:      four blocks of one warp each
 // Launch:   block = 32, grid = 4 * rows
 // Shared:   0
 // Columns:  cols >= 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Idea:     four blocks anywhere on the GPU share a row and write messages to each other
-// Row:      four blocks of one warp
+// Row:      four blocks of one warp each
 // Launch:   block = 32, grid = 4 * rows, cooperative
 // Shared:   0
 // Workspace: 8 * 16 * rows
@@ -22,7 +22,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-using Message = unsigned long long;  // the bits of sum and of row_max; no pair has the bits 0
+using Message = unsigned long long;  // the bits of sum and of row_max; never all zero
 
 __device__ __forceinline__ Message written(float row_max, float sum)
 {

@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. The sum is wrong, and an access moves one column of two bytes where it could move
-// eight. The three passes over the row may stay.
+// 12 minutes. The sum is wrong, and an access moves one column, two bytes, where it could move
+// eight columns. The three passes over the row may stay.
 
 #include <cuda_fp16.h>
 

@@ -1,13 +1,13 @@
-// Cache hints: loads of 16 bytes that the L2 is asked to evict last. Most large matrices take less
-// time with them, although each byte is read only once; why is open
-// (notebooks/deeper/08_evict_last.ipynb). They need sm_80.
+// Cache hints: 16-byte loads whose data the L2 is asked to evict last. Most large matrices take
+// less time with them, although each byte is read only once; the reason is an open question
+// (notebooks/deeper/08_evict_last.ipynb). They need sm_80 or later.
 #pragma once
 
 #ifdef EVICT_LAST
-static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST must be 1 (yes) or 0 (no)");
 #endif
 #ifdef STREAMING
-static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
+static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING must be 1 (yes) or 0 (no)");
 #endif
 
 // A policy for loads: evict last. Each load may create its own. When NVRTC 13.0 compiles

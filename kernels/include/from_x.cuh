@@ -3,8 +3,8 @@
 #pragma once
 #include "packs.cuh"
 
-static_assert(FROM_X == 0 || FROM_X == 1, "FROM_X is yes, 1, or no, 0");
-static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
+static_assert(FROM_X == 0 || FROM_X == 1, "FROM_X must be 1 (yes) or 0 (no)");
+static_assert(LOG == 0 || LOG == 1, "LOG must be 1 (yes) or 0 (no)");
 
 // The value for packs past the end of a row: it adds nothing.
 __device__ __forceinline__ float past_end() { return FROM_X ? minus_inf() : 0.0f; }

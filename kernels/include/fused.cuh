@@ -6,8 +6,8 @@
 #include "masks.cuh"
 #include "reductions.cuh"
 
-static_assert(BIAS == 0 || BIAS == 1, "BIAS is yes, 1, or no, 0");
-static_assert(WIDE == 0 || WIDE == 1 && sizeof(T) == 2, "WIDE is yes, 1, for 16 bits, or no, 0");
+static_assert(BIAS == 0 || BIAS == 1, "BIAS must be 1 (yes) or 0 (no)");
+static_assert(WIDE == 0 || WIDE == 1 && sizeof(T) == 2, "WIDE must be 0, or 1 for 16 bits");
 
 template <bool wide> struct Written { using Type = T; };
 template <> struct Written<true> { using Type = float; };

@@ -275,5 +275,6 @@ def slots(warps: Mapping[str, float], needed: float) -> None:
         axes.figure,
         title,
         f"To keep up with a copy, {needed:.0f} warps would have to {need} at any time, "
-        f"{missing} more than there are slots. Of the warps in {SLOTS} slots, {does}; {SLOTS - used} slots are empty.",
+        f"{missing} more than there are slots. Of the warps in {SLOTS} slots, {does}; "
+        f"{SLOTS - used} slots are empty.",
     )

@@ -452,7 +452,7 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
             read, written = c.passes(matrix.elements, matrix.dtype.itemsize)
             said += f" reads x {_times(read)} and writes y {_times(written)}"
             if others := [name for name in trace.arrays if name not in ("x", "y")]:
-                said += f" ({' and '.join(others)} counted with them)"
+                said += f" ({' and '.join(others)} included)"
         said += f": {counted(_sectors_of(c), 'sector')}"
         if c.fetch_ratio:
             ratio = _short(c.fetch_ratio)

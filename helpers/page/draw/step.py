@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COPY, A_COPY = "00_copy", "a copy"
+COPY, A_COPY = "00_copy", "copy bandwidth"
 TOP, CLOSE = 1.05, 0.8  # of the axis; fractions from which on dots show more than lines
 EARLIER = {"color": "#C4C4C4", "linewidth": 0.8}  # lines of steps before the previous one
 KEY = {"frameon": False, "ncols": 3, "fontsize": 9.5, "handletextpad": 0.2, "borderaxespad": 0.2}
@@ -231,7 +231,7 @@ class Pair:
         """The title: what came out."""
         name, where = _name(self.after), f"at {self.where}"
         if self.ratio is None:
-            return f"{name}: {self.case.share:.2f} of {self.ceiling}'s speed {where}"
+            return f"{name}: {self.case.share:.2f} of {self.ceiling} {where}"
         if abs(self.ratio - 1) < 0.01:
             return f"{name}: as fast as {_name(self.before)} {where}"
         return f"{name}: {times(self.ratio)} times as fast as {_name(self.before)} {where}"

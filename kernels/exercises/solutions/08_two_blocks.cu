@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Idea:     two blocks of a cluster share a row and read each other's pair (row_max, sum)
-// Row:      two blocks of one warp
+// Row:      two blocks of one warp each
 // Launch:   block = 32, grid = 2 * rows
 // Shared:   0
 // Columns:  cols >= 1

@@ -56,8 +56,8 @@ def test_every_warp_of_a_cluster_writes_to_every_other_block(shown: Shown) -> No
     assert complaints(figure) == []
     assert plain == "<figure: what blocks send each other>"
     assert " ".join(sentence.split()) == (
-        "Each of 4 blocks sends 2 messages of 8 bytes to every other block, 24 in all, through "
-        "each other's shared memory; 1 more group of blocks does the same."
+        "Each of the 4 blocks sends 2 messages of 8 bytes to each of the others, 24 in all, "
+        "through distributed shared memory; 1 more group of blocks does the same."
     )
     assert len(figure.findobj(FancyArrowPatch)) == 12
     assert [text.get_text() for text in texts(figure)].count("2") == 2 + 3  # blocks; counts

@@ -84,8 +84,8 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown, capsys) ->
     figure, plain, sentence = shown.take()
     assert plain == "<figure: 03_x: 7.3 times as fast as 02_x at 4096 columns>"
     assert sentence == (
-        f"03_x at 4096 columns: {GBPS / 12.5:.0f} GB/s, 0.80 of a copy (0.55 predicted, 0.30 by "
-        "you), 7.3 times as fast as 02_x. Measured on NVIDIA Test, 2030-01-02; "
+        f"03_x at 4096 columns: {GBPS / 12.5:.0f} GB/s, 0.80 of copy bandwidth (0.55 predicted, "
+        "0.30 by you), 7.3 times as fast as 02_x. Measured on NVIDIA Test, 2030-01-02; "
         "runs differ by at most 16.0%."
     )
     out = capsys.readouterr().out
@@ -95,12 +95,12 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown, capsys) ->
     plot, strip = figure.axes
     assert [text.get_text() for text in strip.get_xticklabels()] == ["yours", "ours", "measured"]
     assert plot.get_ylim() == strip.get_ylim() == (0, step.TOP)
-    assert plot.get_title("left") == f"dashed: a copy, {GBPS / 10:.0f} GB/s"
+    assert plot.get_title("left") == f"dashed: copy bandwidth, {GBPS / 10:.0f} GB/s"
     assert plot.get_ylabel() == "fraction of copy bandwidth"
     assert plot.get_xlabel() == "columns per row, in matrices of about $2^{28}$ elements"
     assert complaints(figure) == []
     draw.step(steady("03_x"))
-    assert shown.take()[1] == "<figure: 03_x: 0.50 of a copy's speed at 4096 columns>"
+    assert shown.take()[1] == "<figure: 03_x: 0.50 of copy bandwidth at 4096 columns>"
 
 
 @pytest.mark.parametrize(("before", "low"), [(12.4, 0.8), (15.0, 0.0), (None, 0.8)])
@@ -209,7 +209,7 @@ def test_other_operation_stands_beside_its_bandwidth_baseline_alone(monkeypatch,
     monkeypatch.setattr(step, "recorded_steps", lambda: [steady("01_x", us=40.0)])
     draw.step(made_up.of_operation(steady("14_x", GRID_SHAPES), "softmax_backward"))
     figure, plain, sentence = shown.take()
-    assert plain == "<figure: 14_x: 0.50 of its bandwidth baseline's speed at 4096 columns>"
+    assert plain == "<figure: 14_x: 0.50 of its bandwidth baseline at 4096 columns>"
     assert words(figure) == ["14_x"] and "0.50 of its bandwidth baseline." in sentence
     assert figure.axes[0].get_ylabel() == "fraction of the baseline's bandwidth"
     draw.step(steady("14_x", GRID_SHAPES))
