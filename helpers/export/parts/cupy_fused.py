@@ -97,7 +97,8 @@ def softmax_backward(
     scale * x. mask, is_causal, diagonal, dropout_p, seed and offset are those that
     `scaled_masked_softmax` was called with. Without `from_x`, y is 0 where it was masked, and need
     not be masked again; but what `is_causal` hides is not read. The logarithm takes no mask: set
-    its gradient to 0 there. A row consists of whole packs of 16 bytes. Raises what
+    its gradient to 0 there. With `from_x`, dropout or `is_causal`, or a mask, a row consists of
+    whole packs of 16 bytes, up to a maximum length; else it may have any length. Raises what
     `scaled_masked_softmax` raises.
     """
     _check_array("y", y)

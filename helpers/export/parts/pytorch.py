@@ -34,8 +34,8 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     Runs on the current stream, in CUDA graphs, and under torch.compile(fullgraph=True), where it is
     a custom operator, `OPERATORS` in torch.ops; a program that is saved with it needs this very
     file.
-    The gradient is computed by a kernel along the last dimension if rows consist of  # [best]
-    whole packs of 16 bytes, and by PyTorch otherwise; there is no second derivative.  # [best]
+    The gradient is computed by a kernel along the last dimension, and by PyTorch along  # [best]
+    another; there is no second derivative.  # [best]
     The gradient is computed by PyTorch.  # [not best]
     A kernel is compiled when it is first needed and then kept on disk. Raises what torch.softmax
     raises, and `CudaError`.

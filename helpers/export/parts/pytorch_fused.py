@@ -269,7 +269,7 @@ def _run_backward(
     rows = _add_mask(mask, diagonal, y, features, numbers)
     try:
         launch = _launch(y, "softmax_backward", dim, features, " ".join(numbers))
-    except Refused:  # another dimension, or rows that are not whole packs or too long
+    except Refused:  # another dimension, or a feature for rows that are not whole packs or too long
         if drops:
             raise
         if from_x:
