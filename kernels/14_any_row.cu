@@ -5,24 +5,19 @@
 // Row:      CLUSTER blocks, 1 to 16, or some lanes of a warp
 // Build:    LOG        = 0
 //           packs      = row / 16
-//           short      = packs <= 128
-//           few        = short == 0 && rows * packs <= 2048 * sms
 //           least      = 2 when size == 4 || row % 16 == 0
 //                      | 4
-//           lanes      = max(least, power_of_two(ceil_div(packs, 4))) when short == 1
-//                      | 32
-//           most       = 1024
-//           CLUSTER    = 1 when capability < 90 || packs <= most
-//                      | min(16, power_of_two(ceil_div(packs, most)))
+//           lanes      = min(32, max(least, power_of_two(ceil_div(packs, least))))
+//           CLUSTER    = 1 when capability < 90 || packs <= 1024
+//                      | min(16, power_of_two(ceil_div(packs, 1024)))
 //           share      = ceil_div(packs, CLUSTER)
-//           each       = 4 when few == 0
-//                      | 1 when share <= 512
-//                      | 2
-//           THREADS    = 128 when short == 1
+//           each       = 2 when CLUSTER == 1 && rows * row <= l2
+//                      | 4
+//           THREADS    = 128 when packs <= 128
 //                      | min(1024, 32 * ceil_div(share, 32 * each))
-//           ROWS       = THREADS / lanes when short == 1
+//           ROWS       = 128 / lanes when packs <= 128
 //                      | 1
-//           PACKS      = max(1, ceil_div(packs, lanes)) when short == 1
+//           PACKS      = max(1, ceil_div(packs, lanes)) when packs <= 128
 //                      | min(4, ceil_div(share, THREADS))
 //           RESIDENT   = max(1, 4096 / (THREADS * max(4, PACKS)))
 //           EVICT_LAST = 5 * rows * row > 4 * l2 && capability >= 80

@@ -9,8 +9,8 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 EARLIER: frozenset[str] = frozenset()
 PIPELINES_EARLIER = frozenset({"12_fused-MASK1", "12_fused-MASK2"})
 # Kernels that steps.jsonl has no record of yet, and those without profiler data.
-UNRECORDED = frozenset({"14_any_row", "14_short_rows", "15_short_rows"})
-UNPROFILED = frozenset({"14_any_row", "14_short_rows", "15_loss_and_gradient", "15_short_rows"})
+UNRECORDED = frozenset({"14_any_row", "15_short_rows"})
+UNPROFILED = frozenset({"14_any_row", "15_loss_and_gradient", "15_short_rows"})
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.

@@ -94,8 +94,7 @@ def outcome(code: str, build: Build) -> str:
     if "ITEMS" in macros:  # of 4 bytes
         held = 2 * macros["ITEMS"]
     else:
-        loops = "RUN" in macros  # over a row: nothing is unrolled for its length
-        packs = macros.get("PACKS", macros.get("UNROLL", 0 if loops else None))
+        packs = macros.get("PACKS", macros.get("UNROLL"))
         assert packs is not None, f"{bound.name} has no PACKS, from which its size is told here"
         held = packs * macros.get("WIDTH", 4) * macros.get("ROWS", 1)
     if bound.plan.grid * bound.plan.block > MOST_THREADS or held > MOST_COLUMNS:

@@ -128,8 +128,6 @@ def check_rows(contract: Header, found: list[Planned]) -> None:
             lanes, warps = macro(plan, "LANES"), plan.block // 32
             a_warp = macros.get("RUN") or 32 // lanes * macros.get("ROWS", 1)
             assert 0 <= plan.grid * warps * a_warp - rows < warps * a_warp, place
-            if not {"ITEMS", "PACKS"} & {*macros}:  # lanes loop over a row of any length
-                continue
             if "ITEMS" in macros:  # of 4 bytes
                 assert 4 * lanes * macros["ITEMS"] >= row_bytes - row_bytes % 4, place
                 continue
