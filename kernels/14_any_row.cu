@@ -54,7 +54,7 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
+static_assert(LOG == 0 || LOG == 1, "LOG must be 1 (yes) or 0 (no)");
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0,
               "rows that share a block have 1, 2, 4, 8, 16 or 32 lanes each");
 static_assert(PACKS <= 8, "two rows of 8 packs are 64 registers");
