@@ -211,7 +211,7 @@ RANKINGS = {
         _rank(
             "14_backward",
             "both rows of a gradient, which the registers of a cluster can hold",
-            "row > 2048 && (rows * row > l2 || size == 4 && row <= 16384)",
+            "row > 2048 && (8 * rows * row > l2 || size == 4 && row <= 16384)",
         ),
         _rank("14_any_row", "both rows of a gradient, short, long, or no whole packs"),
         _rank("14_backward", "both rows of a gradient that is fused with something else"),

@@ -45,6 +45,7 @@ AROUND = [
     ("softmax", {"DROPOUT": 1}, 4096),
     ("softmax_any_axis", {}, 4096),
     ("softmax_backward", {"FROM_X": 1}, 4096),
+    ("softmax_backward", {"LOG": 1}, 1000),
     ("cross_entropy", {}, 4096),
     ("cross_entropy", {}, 1000),
     ("cross_entropy_backward", {}, 4096),
