@@ -174,7 +174,7 @@ def test_what_no_kernel_takes_is_named(given: dict, reason: str) -> None:
         ({"inner": 64, "operation": "softmax_any_axis"}, "13_any_axis: "),
         ({"operation": "softmax_backward"}, "14_backward: both rows of a gradient"),
         ({"operation": "softmax_backward", "features": {"LOG": 1}}, "14_backward-LOG1: "),
-        ({"operation": "softmax_backward", "cols": 96}, "14_any_row: both rows of a gradient, short"),
+        ({"operation": "softmax_backward", "cols": 96}, "14_any_row: both rows of a gradient"),
         ({"operation": "cross_entropy"}, "15_cross_entropy: a loss, in one read"),
         (
             {"operation": "cross_entropy", "cols": 77},
