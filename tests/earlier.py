@@ -5,24 +5,17 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 "After editing a kernel").
 """
 
-# In steps.jsonl, and in pipelines.jsonl.
+# In steps.jsonl and pipelines.jsonl.
 EARLIER: frozenset[str] = frozenset()
-PIPELINES_EARLIER = frozenset({"12_fused-MASK1", "12_fused-MASK2"})
 # Kernels that steps.jsonl has no record of yet, and those without profiler data.
-UNRECORDED = frozenset({"14_any_row", "15_short_rows"})
-UNPROFILED = frozenset({"14_any_row", "15_loss_and_gradient", "15_short_rows"})
+UNRECORDED = frozenset({"15_short_rows"})
+UNPROFILED: frozenset[str] = frozenset()
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
 PROFILED_EARLIER = {
-    "counters": frozenset(
-        {
-            "12_fused",  # with a mask
-            "14_backward",  # from x, at 1024 x 262144
-            *("15_cross_entropy", "15_gradient"),  # at short rows, and in 16 bits up to 62 KB
-        }
-    ),
-    "sass": frozenset({"11_any_length", "11_short_rows", "15_cross_entropy", "15_gradient"}),
+    "counters": frozenset(),
+    "sass": frozenset(),
     "sanitizer": frozenset(
         {
             *("07_warp", "08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_any_length"),

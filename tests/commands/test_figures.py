@@ -94,11 +94,11 @@ def test_each_step_is_shown_where_it_was_predicted(steps_elsewhere) -> None:
     shown = cells["[`10_sixteen_bit`](kernels/10_sixteen_bit.cu)"]
     assert shown[0] == "8388608 x 32 bfloat16" and shown[2:] == ["0.80", "-", "0.75"]
     assert figures.measured_line("09_grid") == (
-        "12.50 us, 0.80 of a copy at 1 x 1048576 (Test, 2030-01-02)"
+        "12.50 us, 0.80 of copy bandwidth at 1 x 1048576 (Test, 2030-01-02)"
     )
     gbps = f"{4 * 8388608 * 32 / 12.5 / 1e3:.0f}"
     assert figures.measured_line("10_sixteen_bit") == (
-        f"{gbps} GB/s, 0.80 of a copy at 8388608 x 32 bfloat16 (Test, 2030-01-02)"
+        f"{gbps} GB/s, 0.80 of copy bandwidth at 8388608 x 32 bfloat16 (Test, 2030-01-02)"
     )
 
 
@@ -110,15 +110,15 @@ def test_header_names_the_bandwidth_baseline_and_the_whole_array(monkeypatch) ->
         monkeypatch.setattr(figures, "load_record", lambda _: one)
         return figures.measured_line(step).split(" GB/s")[1].split(" (Test")[0]
 
-    assert line("14_x", inner=64) == ", 0.80 of a copy at 8192 x 512 x 64"
+    assert line("14_x", inner=64) == ", 0.80 of copy bandwidth at 8192 x 512 x 64"
     read = "variants/00_read"
     assert line("14_x", operation="cross_entropy") == ", 0.80 of 00_read at 524288 x 512"
     assert line(read, operation="read") == " at 524288 x 512"
     monkeypatch.setattr(figures, "best_copies", dict)
-    assert line("12_x", 9.0) == ", 1.11 of a copy at 524288 x 512"
+    assert line("12_x", 9.0) == ", 1.11 of copy bandwidth at 524288 x 512"
     monkeypatch.setattr(figures, "best_copies", lambda: {(2**19, 512, "float32"): 1.02})
     assert line("12_x", 9.0) == ", 1.11 of a copy (best copy 1.02) at 524288 x 512"
-    assert line("12_x") == ", 0.80 of a copy at 524288 x 512"
+    assert line("12_x") == ", 0.80 of copy bandwidth at 524288 x 512"
 
 
 def test_kernel_measured_before_its_notebook_is_written_has_no_link(tmp_path, monkeypatch) -> None:
