@@ -11,8 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. The kernel is correct, but it moves every column by itself. Move the columns between
-// boundaries of 16 bytes in packs, and only those at the ends by element.
+// 12 minutes. The kernel is correct, but it moves each column separately. Move the columns between
+// 16-byte boundaries in packs, and only those at the ends element by element.
 
 extern "C" __global__ void softmax_ends(const float* __restrict__ x, float* __restrict__ y,
                                         int rows, int cols)

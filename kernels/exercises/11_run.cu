@@ -11,7 +11,8 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 10 minutes. The rows are computed in shared memory. Write the copies into it and back.
+// 10 minutes. Softmax is computed in shared memory. Write the code that copies the rows
+// into it and back.
 
 extern "C" __global__ void softmax_run(const float* __restrict__ x, float* __restrict__ y,
                                        int rows, int cols)
