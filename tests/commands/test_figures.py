@@ -117,7 +117,7 @@ def test_header_names_the_bandwidth_baseline_and_the_whole_array(monkeypatch) ->
     monkeypatch.setattr(figures, "best_copies", dict)
     assert line("12_x", 9.0) == ", 1.11 of copy bandwidth at 524288 x 512"
     monkeypatch.setattr(figures, "best_copies", lambda: {(2**19, 512, "float32"): 1.02})
-    assert line("12_x", 9.0) == ", 1.11 of a copy (best copy 1.02) at 524288 x 512"
+    assert line("12_x", 9.0) == ", 1.11 of copy bandwidth (best copy 1.02) at 524288 x 512"
     assert line("12_x") == ", 0.80 of copy bandwidth at 524288 x 512"
 
 
