@@ -2,7 +2,6 @@
 are the wavefronts that an H200 counted."""
 
 import json
-import random
 import re
 
 import numpy as np
@@ -112,34 +111,6 @@ def test_turns_are_the_wavefronts_of_the_hardware(kind: str) -> None:
     for case in MEASURED:
         one = access(case["index"], BYTES[case["type"]], kind)
         assert len(one.turns) == case[f"{kind}_wavefronts"], (case["type"], case["pattern"])
-
-
-def patterns() -> list[list[int]]:
-    chance = random.Random(11)
-    found = [[lane * step % 1024 for lane in range(32)] for step in (1, 2, 3, 8, 32, 33)]
-    found += [[lane // size for lane in range(32)] for size in (2, 4, 32)]
-    for size in (8, 40, 1024):
-        found += [[chance.randrange(size) for _ in range(32)] for _ in range(8)]
-        found += [[chance.randrange(size) for _ in range(16) for _ in range(2)] for _ in range(4)]
-    return found + [[n if chance.random() < 0.4 else -1 for n in one] for one in found]
-
-
-@pytest.mark.parametrize("size", BYTES.values())
-@pytest.mark.parametrize("kind", ["load", "store"])
-def test_in_a_turn_a_bank_serves_one_word_and_every_lane_is_served_once(
-    size: int, kind: str
-) -> None:
-    for index in patterns():
-        one = access(index, size, kind)
-        words = max(1, size // 4)
-        served = [lane for turn in one.turns for lanes in turn.values() for lane in lanes]
-        assert sorted(served) == [lane for lane in range(32) if index[lane] >= 0]
-        for turn in one.turns:
-            taken = [bank + word for bank in turn for word in range(words)]
-            assert len(taken) == len({*taken}) and max(taken) < 32
-            for bank, lanes in turn.items():
-                assert len({index[lane] * size // 4 for lane in lanes}) == 1
-                assert index[lanes[0]] * size // 4 % 32 == bank
 
 
 def test_bytes_that_are_used_count_once() -> None:

@@ -44,9 +44,3 @@ def test_the_readers_are_drawn_beside_ours_except_in_a_forced_replay(
     assert {*marks(shown.take()[0])} == ours
     with pytest.raises(ValueError):
         draw.ledger("16_no_step")
-
-
-def test_a_prediction_is_near_within_a_tenth() -> None:
-    entry = importlib.import_module("helpers.page.draw.ledger").Entry("03_shared", 0.54, 0.5)
-    assert [entry.near(share) for share in (0.48, 0.5, 0.59, 0.61)] == [False, True, True, False]
-    assert entry.off(0.27) == entry.off(1.08) == 2

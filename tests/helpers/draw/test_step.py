@@ -69,15 +69,6 @@ def marks(figure) -> list[tuple[float, float]]:
 # ---- what is said -----------------------------------------------------------------------------
 
 
-def test_best_copy_stands_beside_a_fraction_above_one(monkeypatch, shown) -> None:
-    """Planted: also beside 1.00, and beside a fraction of another kernel than the copy."""
-    monkeypatch.setattr(step, "best_copies", lambda gpu: {(65536, 4096, "float32"): 1.04})
-    same, other = "softmax", "cross_entropy"
-    for us, operation, told in ((9.8, same, True), (10.0, same, False), (9.8, other, False)):
-        draw.step(made_up.of_operation(steady("03_x", us=us), operation))
-        assert ("(best copy 1.04)" in shown.take()[2]) is told
-
-
 def test_title_sentence_and_marks_say_what_came_out(predicted, shown, capsys) -> None:
     predicted("03_x", share=0.55)
     draw.step(steady("03_x", us=12.5), steady("02_x", us=91.25), mine=0.3)
@@ -101,44 +92,6 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown, capsys) ->
     assert complaints(figure) == []
     draw.step(steady("03_x"))
     assert shown.take()[1] == "<figure: 03_x: 0.50 of copy bandwidth at 4096 columns>"
-
-
-@pytest.mark.parametrize(("before", "low"), [(12.4, 0.8), (15.0, 0.0), (None, 0.8)])
-def test_where_all_is_near_a_copy_each_shape_has_a_line_of_dots(
-    before, low, predicted, monkeypatch, shown
-) -> None:
-    """Lines from 0 where the step before is not near."""
-    predicted("03_x", share=0.9)
-    earlier = before and steady("02_x", GRID_SHAPES[:8], us=before)
-    draw.step(steady("03_x", GRID_SHAPES[:8], us=9.8), earlier)
-    figure, _, _ = shown.take()
-    assert complaints(figure) == []
-    axes = figure.axes[0]
-    if not low:
-        assert axes.get_ylim()[0] == 0
-        return
-    assert axes.get_xlim() == (low, step.TOP)
-    assert axes.get_xlabel() == "fraction of copy bandwidth, from 0.8"
-    dots = {line.get_label(): [*line.get_xdata()] for line in axes.lines}
-    assert dots["03_x"] == pytest.approx([10 / 9.8] * 8)
-    assert ("02_x" in dots) is bool(before)
-    names = [text.get_text() for text in axes.get_yticklabels()]
-    assert names == [*(f"{cols} columns" for _, cols in GRID_SHAPES[:8]), "ours, 4096 columns"]
-
-
-def test_prediction_that_was_kept_is_drawn_where_it_was_made(predicted, monkeypatch, shown) -> None:
-    monkeypatch.setattr(predict, "kept", lambda: {"07_x": 0.25})
-    predicted("07_x", share=0.5, rows=2**23, cols=32)
-    draw.step(steady("07_x", GRID_SHAPES[:6]), steady("06_x"))
-    figure, plain, sentence = shown.take()
-    assert marks(figure) == [(0, 0.25), (1, 0.5), (2, 0.5)]
-    assert figure.axes[1].get_title() == "at 32"
-    assert plain == "<figure: 07_x: as fast as 06_x at 32 columns>"
-    assert "(0.50 predicted, 0.25 by you)" in sentence
-    draw.step(steady("07_x", GRID_SHAPES[4:6]), steady("06_x"))
-    figure, plain, _ = shown.take()
-    assert plain == "<figure: 07_x: as fast as 06_x at 1024 columns>", "the longest that both have"
-    assert len(figure.axes) == 1, "not where it was made"
 
 
 # ---- what is drawn ------------------------------------------------------------------------------
@@ -201,20 +154,6 @@ def test_pytorch_is_drawn_from_the_comparison_until_it_is_recorded(
     assert [case.median_us for case in eager("long")] == [50.0] * 11 + [12.5]
     draw.step(after)
     assert "(PyTorch 0.20)" in shown.take()[2]
-
-
-def test_other_operation_stands_beside_its_bandwidth_baseline_alone(monkeypatch, shown) -> None:
-    store.write(Case, made_up.FOLDER, steady(TORCH, GRID_SHAPES, us=50.0).cases)
-    monkeypatch.setattr(step, "REFERENCE_GPU", made_up.FOLDER)
-    monkeypatch.setattr(step, "recorded_steps", lambda: [steady("01_x", us=40.0)])
-    draw.step(made_up.of_operation(steady("14_x", GRID_SHAPES), "softmax_backward"))
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: 14_x: 0.50 of its bandwidth baseline at 4096 columns>"
-    assert words(figure) == ["14_x"] and "0.50 of its bandwidth baseline." in sentence
-    assert figure.axes[0].get_ylabel() == "fraction of the baseline's bandwidth"
-    draw.step(steady("14_x", GRID_SHAPES))
-    figure, _, sentence = shown.take()
-    assert {"PyTorch", "14_x"} == {*words(figure)} and "PyTorch" in sentence
 
 
 # ---- the series ---------------------------------------------------------------------------------

@@ -106,13 +106,6 @@ def test_ink_of_every_mark_can_be_read_and_is_its_colour_where_that_can(fill: st
     assert style.contrast(style.GREEN, "white") < style.READABLE < style.contrast("#555", "white")
 
 
-def test_black_or_white_can_be_read_on_any_colour() -> None:
-    for red, green, blue in itertools.product(np.linspace(0, 1, 9), repeat=3):
-        fill = (red, green, blue)
-        assert style.contrast(style.ink_on(fill), fill) >= style.READABLE
-    assert style.ink_on(style.LIT) == style.BLACK and style.ink_on(style.BLUE) == "#ffffff"
-
-
 def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
     looks = [style.look(name) for name in (*STEPS, registry.UNFUSED, "torch")]
     assert len({look.marker for look in looks}) == len(looks)

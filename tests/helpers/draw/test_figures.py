@@ -1,0 +1,563 @@
+"""Each kind of figure: it says what happened, its words can be read, and its digest changes with
+what it draws and with nothing else. nbval compares the digests of the figures in notebooks."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+from helpers import bind, source
+from helpers.catalogue.registry import UNFUSED
+from helpers.catalogue.tuned import load_tuned
+from helpers.measure.comparison import comparison_cases
+from helpers.measure.records import load_record
+from helpers.page import draw
+from helpers.page.draw import labels, memory, style
+from helpers.page.draw.digest import digest_of
+from helpers.page.draw.life import lived
+from helpers.page.draw.messages import sent
+from helpers.page.draw.reduction import OUTSIDE, follow
+from helpers.page.draw.style import PICTURES
+from helpers.problem.shapes import FEW_SHAPES
+from helpers.run.bound import load
+from helpers.simt import KernelText, Trace, simulate
+from helpers.simt.cuda_text import kernel_names
+from tests.helpers.draw.looks import Shown, complaints
+from tests.made_up import comparison_case
+
+matplotlib = pytest.importorskip("matplotlib")
+from matplotlib.collections import LineCollection  # noqa: E402
+from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+Draw = Callable[[], None]
+
+# ---- traces -------------------------------------------------------------------------------------
+
+SUM = """extern "C" __global__ void sum(const float* x, float* y)
+{
+    int i = threadIdx.x;
+    __shared__ float s[64];
+    s[i] = x[2 * i];
+    __syncthreads();
+    float v = s[i ^ 32];
+    v += __shfl_xor_sync(~0, v, 1);
+    y[i] = v;
+}
+"""
+ONE_LINE_MORE = SUM.replace("{\n", "{\n    // A comment is enough.\n")
+ANOTHER_STRIDE = SUM.replace("2 *", "1 *")
+ANOTHER_ORDER = SUM.replace("^ 32", "^ 33")
+ANOTHER_BARRIER = SUM.replace("    float", "    __syncthreads();\n    float")
+MAIL = """extern "C" __global__ void mail(float* x, float* y)
+{
+    x[blockIdx.x] = 1.0f;
+    __threadfence();
+    if (blockIdx.x == 2) y[0] = x[0];
+}
+"""
+FILL = 'extern "C" __global__ void fill(const float* x, float* y) { y[threadIdx.x] = 1; }'
+COPY = """extern "C" __global__ void copy(const float* x, float* y)
+{
+    y[threadIdx.x] = x[threadIdx.x];
+}
+"""
+COPY_PAIRS = COPY.replace("float", "float2")
+PAIRS = COPY.replace("x[threadIdx.x];", "x[threadIdx.x / 2] + x[threadIdx.x ? 0 : 1];")
+THROUGH_GLOBAL = """extern "C" __global__ void through(const float* x, volatile float* y)
+{
+    y[blockIdx.x * 4 + threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) y[32 + blockIdx.x] = y[blockIdx.x * 4 + 3] + y[0];
+}
+"""
+COUNTED = """extern "C" __global__ void counted(const float* x, float* y)
+{
+    __shared__ float sum;
+    if (threadIdx.x == 0) sum = 0;
+    __syncthreads();
+    atomicAdd(&sum, x[threadIdx.x]);
+    __syncthreads();
+    if (threadIdx.x == 5) y[0] = sum;
+}
+"""
+WAITS = """extern "C" __global__ void waits(const float* x, float* y)
+{
+    float v = x[threadIdx.x];
+    if (threadIdx.x < 32) {
+#pragma unroll 1
+        for (int k = 0; k < 20; k++) v = __shfl_xor_sync(0xffffffff, v, 1) * 0.5f;
+    }
+    __syncthreads();
+    y[threadIdx.x] = v;
+}
+"""
+CHAIN = """extern "C" __global__ void chain(volatile float* x, volatile float* y)
+{
+    if (threadIdx.x == 0) {
+        if (blockIdx.x) while (x[blockIdx.x - 1] == 1) {}
+        y[blockIdx.x] = x[blockIdx.x];
+        x[blockIdx.x] = 2;
+    }
+}
+"""
+OTHER = """#include <cooperative_groups.h>
+extern "C" __global__ __cluster_dims__(2) void other(const float* x, float* y, int n)
+{
+    __shared__ __align__(16) float s[128];
+    auto cluster = cooperative_groups::this_cluster();
+    int place[40];
+    for (int k = 0; k < 40; k++) place[k] = (k * n) % 40;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+        :: "r"((unsigned)__cvta_generic_to_shared(&s[4 * threadIdx.x])), "l"(x + 4 * threadIdx.x));
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    cluster.sync();
+    float far = cluster.map_shared_rank(s, blockIdx.x ^ 1)[threadIdx.x];
+    atomicAdd(y, far + place[(threadIdx.x * n) % 40]);
+    cluster.sync();
+}
+"""
+GATHER = """extern "C" __global__ void gather(const float* x, const int* index, float* y)
+{
+    y[threadIdx.x] = x[index[threadIdx.x]];
+}
+"""
+SPACE = """extern "C" __global__ void space(float4* y, const int* index)
+{
+    __shared__ TYPE s[1024];
+    for (int k = threadIdx.x; k < 1024; k += 32) s[k] = TYPE{};
+    __syncthreads();
+    ((TYPE*)y)[threadIdx.x] = s[index[threadIdx.x]];
+}
+"""
+LANES = np.arange(32, dtype=np.int32)
+
+
+@cache
+def traced(code: str, grid: int = 3, block: int = 64, shape=(128,), more: tuple = ()) -> Trace:
+    """A launch on an array of ones and one of zeros."""
+    x, names = np.ones(shape, np.float32), ("x", "y", "n")[: 2 + len(more)]
+    kernel = KernelText(code, kernel_names(code)[0])
+    return simulate(kernel, grid, block, (x, x * 0, *more), names=names, watch=True)
+
+
+def gathered(index: np.ndarray, past: int = 0) -> Trace:
+    """x[index[lane]], where x starts so many elements past a multiple of 256 bytes."""
+    args = np.zeros(2048 + past, np.float32)[past:], index, np.zeros(32, np.float32)
+    names = ("x", "index", "y")
+    return simulate(KernelText(GATHER, "gather"), 1, 32, args, names=names, watch=True)
+
+
+def within(index: np.ndarray, element: str) -> Trace:
+    """s[index[lane]] of shared memory."""
+    kernel = KernelText(SPACE.replace("TYPE", element), "space")
+    args = np.zeros(128, np.float32), index.astype(np.int32)
+    return simulate(kernel, 1, 32, args, names=("y", "index"), watch=True)
+
+
+@cache
+def cluster() -> Trace:
+    """Two rows by 08, a cluster of four blocks each."""
+    x = np.ones((2, 8192), np.float32)
+    small = {"CLUSTER": 4, "THREADS": 64, "PACKS": 8}
+    return bind(source("08_cluster.cu"), 2, 8192, changes=small).simulate(x, x * 0, watch=True)
+
+
+@cache
+def warps_of_16_lanes() -> Trace:
+    x = np.ones((33, 40), np.float32)
+    return load("07_warp-LANES16").bind(33, 40).simulate(x, x * 0, watch=True)
+
+
+@cache
+def tree() -> Trace:
+    x = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)
+    kernel = KernelText(source("03_shared.cu"), "softmax_shared")
+    args, names = (x, x * 0, 2, 20), ("x", "y", "rows", "cols")
+    return simulate(kernel, 2, 8, args, 64, names=names, watch=True)
+
+
+# ---- what is said -------------------------------------------------------------------------------
+
+HALVES = {"one": {"a": 9.0, "b": 0.51}, "two": {"a": 3.0}}
+LINES = {"hits": ([32, 64, 128], [90, 50, 50]), "misses": ([32, 64, 128], [10, 50, 50.5])}
+SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence contains
+    "bars": (
+        lambda: draw.bars({"16 loads": 12.34, "one": 0.92}, "Loads", "KB", "So.", mark="one"),
+        "So.",
+    ),
+    "dots": (
+        lambda: draw.dots(HALVES, "Loads", "KB", "So.", log=True, limit=("half", 30)),
+        "So.",
+    ),
+    "curves": (
+        lambda: draw.curves(LINES, "Cache", "columns", "percent", "So.", logx=False, logy=True),
+        "So.",
+    ),
+    "heat": (
+        lambda: draw.heat(
+            *([1, 2, 4], ["4 KB", "8 KB"], ([0.1, 0.5], [None, 0.931], [0.2, np.nan])),
+            *("Pieces", "bytes", "blocks", "So."),
+            mark=(2, "8 KB"),
+        ),
+        "So.",
+    ),
+    "a word": (
+        lambda: draw.sectors(gathered(0 * LANES + 5), "x[index", nth=1),
+        "one request touches 1 sector and uses 4 of 32 bytes",
+    ),
+    "the middle of a sector": (
+        lambda: draw.sectors(gathered(LANES, past=3), "x[index", nth=1),
+        "5 sectors and uses 128 of 160 bytes",
+    ),
+    "far apart": (
+        lambda: draw.sectors(gathered(LANES * 64), "x[index", nth=1),
+        "touches 32 sectors and uses 128 of 1,024 bytes",
+    ),
+    "lanes that take no part": (
+        lambda: draw.sectors(warps_of_16_lanes(), "from[pack]"),
+        "one request of 20 lanes touches 10 sectors and uses all 320 bytes",
+    ),
+    "one bank": (
+        lambda: draw.banks(within(LANES * 0, "float"), "s[index", kind="load"),
+        "32 lanes want 1 word of one bank: 1 turn, and no bank",
+    ),
+    "two words of a bank": (
+        lambda: draw.banks(within(LANES // 16 * 32 + LANES // 24, "float"), "s[index", kind="load"),
+        "want 3 words, 2 of them of one bank: 2",
+    ),
+    "halves of words": (
+        lambda: draw.banks(within(LANES, "short"), "s[index", kind="load"),
+        "want 1 word of each of 16 banks: 1 turn",
+    ),
+    "packs with conflicts": (
+        lambda: draw.banks(within(LANES % 4 * 8, "float4"), "s[index", kind="load"),
+        "8 lanes are served at once: 16 turns, conflict-free",
+    ),
+    "every kind of memory": (
+        lambda: draw.moves(traced(OTHER, 2, 32, more=(3,))),
+        "reads x twice and writes y 0 times: 32 sectors",
+    ),
+    "machine": (lambda: draw.machine("block", "SM"), "Highlighted: a block, up to 1024 threads"),
+    "life of a cluster": (lambda: draw.life(cluster()), "meet at 1 barrier: warp 0 waits at none"),
+    "waiting": (
+        lambda: draw.waiting(300, 100),
+        "a warp stalls for 300 ns and spends 100 ns on the rest: one load per 400 ns. With 4 loads "
+        "in flight and the same latency, it would complete 4 per 700 ns.",
+    ),
+    "slots": (
+        lambda: draw.slots({"wait for a load": 40.2, "wait at a barrier": 5, "rest": 16.8}, 75.7),
+        "76 warps would have to wait for a load at any time, 12 more",
+    ),
+    "messages of a cluster": (
+        lambda: draw.messages(cluster()),
+        "Each of the 4 blocks sends 2 messages of 8 bytes to each of the others, 24 in all, "
+        "through distributed shared memory; 1 more group of blocks does the same.",
+    ),
+    "a chain of blocks": (
+        lambda: draw.messages(traced(CHAIN, 20, 32, (20,))),
+        "19 blocks send 1 message of 4 bytes to 19 blocks, in 19 pairs",
+    ),
+    "values from other blocks": (
+        lambda: draw.reduction(traced(THROUGH_GLOBAL, 2, 4), 1),
+        "2 values taken from other threads, 1 of them from other blocks",
+    ),
+    "reduction of a cluster": (lambda: draw.reduction(cluster()), "other blocks"),
+    "owners of pairs": (
+        lambda: draw.owners(traced(COPY_PAIRS, 1, 50, (20, 5))),
+        "Lane 0 of warp 0 loads columns 0 and 1 of row 0; a row belongs to one block of at most 2 "
+        "warps.",
+    ),
+    "owners of a few pairs": (
+        lambda: draw.owners(traced(COPY_PAIRS, 1, 8, (4, 5))),
+        "columns 0 and 1 of row 0; a row belongs to at most 3 lanes",
+    ),
+    "several owners": (
+        lambda: draw.owners(traced(PAIRS, 1, 64, (4, 16))),
+        "32 of 64 elements belong to more than one lane",
+    ),
+    "owners along columns": (
+        lambda: draw.owners(traced(COPY, 1, 64, (2, 4, 8)), along="column"),
+        "Lane 0 of warp 0 loads column 0 of line 0; a column belongs to one",
+    ),
+    "no owners": (
+        lambda: draw.owners(traced(FILL, 1, 64, (2, 32))),
+        "No thread loads an element of x.",
+    ),
+    "no reduction": (
+        lambda: draw.reduction(traced(FILL, 1, 64, (2, 32))),
+        "In block 0 no thread takes a value from another: nothing is reduced.",
+    ),
+    "no barrier": (
+        lambda: draw.life(traced(FILL, 1, 64, (2, 32))),
+        "2 warps meet at no barrier: no warp waits for another.",
+    ),
+    "no messages": (
+        lambda: draw.messages(traced(FILL, 1, 64, (2, 32))),
+        "No block reads what another one wrote: each works alone.",
+    ),
+}
+
+
+def of_records() -> Iterator[tuple[str, Draw, str]]:
+    """Figures of the records as they are, and of a comparison that has every verdict."""
+    for after, before, options in (
+        ("01_naive", UNFUSED, {}),
+        ("06_registers", "05_float4", {"mine": 0.9}),
+        ("09_grid", "08_cluster", {"family": "few", "mine": 0.5}),
+        ("10_sixteen_bit", "07_warp", {"dtype": "bfloat16"}),
+        ("11_any_row", "04_shuffle", {"family": "unaligned"}),
+    ):
+        records = load_record(after), load_record(before)
+        yield f"step {after}", partial(draw.step, *records, **options), f"{after} at"
+    yield "series", draw.series, "times as fast as 01_naive"
+    float32, bfloat16 = map(comparison_cases, ("float32", "bfloat16"))
+    few = [case for case in float32 if case.shape in FEW_SHAPES]
+    yield "baselines", partial(draw.baselines, few), f"Of {len(few)} shapes in float32"
+    yield "speedups", partial(draw.speedups, bfloat16), f"Of {len(bfloat16)} shapes in bfloat16"
+    plans = [point for point in load_tuned("nvidia-h200") if point.problem.dtype == "float32"]
+    yield "plans of float32", partial(draw.plans, plans, "Plans", "So."), "So."
+    none = replace(comparison_case(8192, 50257), step="")
+    del none.samples_us["06_registers"]
+    alone = replace(comparison_case(4, 512), samples_us={"06_registers": [10.0]})
+    cases = [
+        *(comparison_case(65536, 4096, quack=12.0), comparison_case(2**27 // 77 * 2, 77, quack=9)),
+        *(comparison_case(8192, 4096, quack=10.02), comparison_case(4, 77, quack=9.95)),
+        *(none, alone, comparison_case(1, 512)),
+    ]
+    said = "ahead 3, level 1, level (slower) 1, lost 1, unsupported 1; the smallest speedup is 0.90"
+    yield "every verdict", partial(draw.speedups, cases), f"{said}, over QuACK at 3486174 x 77."
+    said = "level at 1, level (slower) at 1: 4 x 77 to QuACK, lost at 1: 3486174 x 77 to QuACK."
+    yield "not ahead", partial(draw.not_ahead, cases), f"Of 7 cases: {said}"
+
+
+SAID |= {name: (draw_it, said) for name, draw_it, said in of_records()}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_figure_says_what_happened_and_can_be_read(name: str, shown: Shown) -> None:
+    draw_it, said = SAID[name]
+    draw_it()
+    figure, plain, sentence = shown.take()
+    assert said in sentence and plain.startswith("<figure: ")
+    assert complaints(figure) == []
+
+
+def test_words_that_cannot_be_read_are_found(shown: Shown) -> None:
+    figure, axes = style.chart("Words")
+    figure.text(0.98, 0.5, "four words behind the edge", size=12)
+    for text, size, colour in (("one", 12, "black"), ("two", 8, "black"), ("three", 12, "#bbb")):
+        axes.text(0.5, 0.5, text, size=size, color=colour)
+    found = " ".join(complaints(figure))
+    for piece in ("'two' has 8 points", "lies on 'two'", "is cut off", "'three' has a contrast of"):
+        assert piece in found
+
+
+@pytest.mark.parametrize(
+    ("draw_it", "message"),
+    [
+        (partial(draw.bars, {"1": 1}, "A", "b", "So.", mark="two"), "'two' is none of 1"),
+        (partial(draw.bars, {}, "A", "b", "So."), "no values"),
+        (partial(draw.curves, {}, "A", "b", "c", "So."), "no lines"),
+        (partial(draw.heat, [1, 2], [2], [[1]], "A", "b", "c", "So."), "values of 2 rows and"),
+        (partial(draw.heat, [1], [2], [[1]], "A", "b", "c", "So.", mark=[(3, 2)]), "is no .row"),
+        (partial(draw.plans, [], "A", "So."), "points of one dtype are needed"),
+        (partial(draw.baselines, []), "no cases"),
+        (partial(draw.speedups, []), "no cases"),
+        (partial(draw.not_ahead, [comparison_case()]), "no case is level"),
+        (partial(draw.machine, "thread"), "no part 'thread'; its parts: grid, .*, registers$"),
+        (partial(draw.waiting, 0, 100), "must be positive"),
+        (partial(draw.slots, {"wait": 65}, 64), "65 warps in 1 states, an SM has 64 slots"),
+        (lambda: draw.owners(tree(), along="line"), "along is 'row', 'column', not 'line'"),
+        (lambda: draw.life(untraced()), "watch=True"),
+        (lambda: draw.sectors(untraced(), 30), "watch=True"),
+        (partial(draw.ledger, "16_no_step"), "16_no_step"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw_it: Draw, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw_it()
+
+
+def untraced() -> Trace:
+    x = np.ones((1, 100), np.float32)
+    return bind(source("03_shared.cu"), 1, 100).simulate(x, x * 0)
+
+
+# ---- what is read out of a trace ----------------------------------------------------------------
+
+
+def test_a_tree_halves_from_barrier_to_barrier_and_threads_store_pairs() -> None:
+    found = follow(tree(), 1)
+    halves = [{(thread + half, thread) for thread in range(half)} for half in (4, 2, 1)]
+    assert [level.edges for level in found.levels] == [*halves, {(0, n) for n in range(1, 8)}]
+    x = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)[0]
+    values = follow(tree(), 0).values
+    for row, live in enumerate((8, 4, 2, 1)):
+        assert {thread for where, thread in values if where == row} == {*range(live)}
+        for thread in range(live):
+            mine = np.concatenate([x[start::8] for start in range(thread, 8, live)])
+            pair = mine.max(), np.exp(mine - mine.max()).sum()
+            assert values[row, thread] == [f"{one:.2f}" for one in pair]
+
+
+def test_values_come_from_all_that_added_and_from_other_blocks() -> None:
+    (level,) = follow(traced(COUNTED, 1, 16), 0).levels
+    assert level.edges == {(thread, 5) for thread in range(16) if thread != 5}
+    (level,) = follow(traced(THROUGH_GLOBAL, 2, 4), 1).levels
+    assert (level.kind, level.edges) == ("global", {(3, 0), (OUTSIDE, 0)})
+    # Of 8 warps' pairs, six are of other blocks; a lane of each of two warps reads each.
+    level = next(one for one in follow(cluster(), 0).levels if one.from_outside)
+    assert (level.from_outside, level.times) == (12, 2)
+    pairs = {(a, b) for a in range(8) for b in range(8) if a != b and a // 4 == b // 4}
+    assert sent(cluster()).counts == dict.fromkeys(pairs, 2)
+    assert sent(traced(CHAIN, 20, 32, (20,))).counts == {(n, n + 1): 1 for n in range(19)}
+
+
+def test_who_comes_early_waits_until_the_last_has_come() -> None:
+    trace = traced(WAITS, 2, 96, (96,))
+    busy, *idle = lived(trace, 1).warps.values()
+    (barrier,) = lived(trace, 1).barriers
+    arrivals = [event for event in trace.events if event.kind == "barrier arrive"]
+    arrival = {event.warp: event.step for event in arrivals if event.block[0] == 1}
+    assert not busy.waits and barrier == arrival[0] > arrival[1]
+    assert [warp.waits for warp in idle] == [[(arrival[n], barrier)] for n in (1, 2)]
+    kinds = [[what for _, what in warp.marks] for warp in (busy, *idle)]
+    assert kinds[0] == ["global load", *["shuffle"] * 20, "global store"]
+    assert kinds[1] == kinds[2] == ["global load", "global store"]
+
+
+# ---- digests ------------------------------------------------------------------------------------
+
+
+def step(after: str, before: str, family: str) -> Callable:
+    """The plot of a record, or of the same with samples of one case changed by hand."""
+
+    def draw_it(changed: bool) -> None:
+        record = copy.deepcopy(load_record(after))
+        case = record.of_family(family)[0]
+        case.samples_us[:] = [(1 + 0.01 * changed) * us for us in case.samples_us]
+        draw.step(record, load_record(before), mine=0.5, family=family)
+
+    return draw_it
+
+
+def of_trace(draw_it: Callable, changed_text: str, *arguments) -> Callable:
+    return lambda changed: draw_it(traced(changed_text if changed else SUM), *arguments)
+
+
+def bars(stacked: bool) -> Callable:
+    """Bars; stacked, a value is too wide for its bar in some fonts."""
+    return lambda changed: draw.bars(
+        {**HALVES, "one": {"a": 9.0 + changed, "b": 0.51}},
+        *("A title that takes two lines in some fonts, since it has so many words in it", "us"),
+        "So it is.",
+        stacked=stacked,
+        limit=("so far", 8),
+    )
+
+
+def curves(changed: bool) -> None:
+    lines = {"05_float4": ([1, 2, 4], [3, 4, 5 + changed]), "copy": ([1, 2, 4], [6, 6, 6])}
+    draw.curves(lines, "Rates", "columns", "GB/s", "So.", limit=("a limit", 5.5))
+
+
+def heat(changed: bool) -> None:
+    draw.heat([1, 2], [1, 2], [[0.5, 1], [2, 3 + changed]], "Times", "x", "y", "So it is.")
+
+
+def messages(changed: bool) -> None:
+    draw.messages(traced(MAIL.replace("= x[0]", "= x[1]") if changed else MAIL))
+
+
+POINTS = [point for point in load_tuned("nvidia-h200") if point.problem.dtype == "bfloat16"]
+CHANGED = {  # name -> what draws it, from true data or from changed data
+    "step": step("06_registers", "05_float4", "grid"),
+    "few rows": step("09_grid", "08_cluster", "few"),
+    "bars": bars(False),
+    "stacked bars": bars(True),
+    "curves": curves,
+    "heat": heat,
+    "machine": lambda changed: draw.machine("warp", "L1" if changed else "L2"),
+    "sectors": of_trace(draw.sectors, ONE_LINE_MORE, "x[2 * i]"),
+    "sectors touched": lambda changed: draw.sectors(traced(ANOTHER_STRIDE if changed else SUM), 5),
+    "banks": of_trace(draw.banks, ONE_LINE_MORE, "s[i ^ 32]"),
+    "moves": of_trace(draw.moves, ONE_LINE_MORE),
+    "reduction": of_trace(draw.reduction, ONE_LINE_MORE),
+    "reduction's order": of_trace(draw.reduction, ANOTHER_ORDER),
+    "life": of_trace(draw.life, ANOTHER_BARRIER),
+    "owners": of_trace(draw.owners, ANOTHER_STRIDE),
+    "plans": lambda changed: draw.plans(POINTS[changed:], "Plans", "So it is."),
+    "messages": messages,
+}
+# Those whose text is laid out by its width.
+DEPEND_ON_FONTS = ("step", "few rows", "stacked bars", "heat", "sectors", "owners", "life")
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_digest_changes_with_the_data_and_not_with_fonts(name: str, shown: Shown) -> None:
+    """Versions of Matplotlib measure words differently; another font does so even more."""
+
+    def digest(changed: bool) -> str:
+        CHANGED[name](changed)
+        return digest_of(shown.take()[0])
+
+    once = digest(False)
+    if name in DEPEND_ON_FONTS:
+        memory._width.cache_clear()
+        with matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans Mono"]}):
+            assert digest(False) == once
+        memory._width.cache_clear()
+    assert digest(True) != once
+
+
+def drawn(
+    order: int = 1,
+    last: float = 0.0,
+    start: float = 2,
+    left: float = 0,
+    bent: float = 1,
+    edge: float = 1,
+    color: str = style.RED,
+):
+    """A figure with one artist of each kind, without a word that says their places."""
+    figure, axes = style.chart("Lines")
+    for one in (style.BLUE, color)[::order]:
+        axes.plot([1, 2], [0.3, last], color=one)
+    axes.annotate("", (1, 0), (start, 0), arrowprops={"arrowstyle": "-|>"})
+    axes.add_patch(Rectangle((left, 0), 1, 1))
+    axes.add_patch(FancyArrowPatch((0, 0), (1, bent)))
+    axes.add_collection(LineCollection([[(0, 0), (1, edge)]]))
+    axes.set(xlim=(-1, 4), ylim=(-1, 4))
+    ends = [labels.End(3, 1, "long", style.BLUE), labels.End(1, 2, "short", style.BLUE)]
+    labels.at_ends(axes, ends[::order])
+    return figure
+
+
+def test_digest_does_not_depend_on_pixels_and_order(monkeypatch, shown: Shown) -> None:
+    figure = drawn()
+    once = digest_of(figure)
+    with matplotlib.rc_context({"savefig.dpi": 300}):
+        monkeypatch.setenv(PICTURES, "1")
+        style.finish(figure, "Lines", "So.")
+        assert digest_of(shown.take()[0]) == once
+    assert digest_of(drawn(order=-1)) == once == digest_of(drawn(last=-0.0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"last": 1e-5}, {"start": 3}, {"left": -0.1}, {"bent": 2}, {"edge": 2}, {"color": "#D55E01"}],
+)
+def test_digest_depends_on_what_no_word_says(change: dict) -> None:
+    assert digest_of(drawn(**change)) != digest_of(drawn())
+
+
+def test_unknown_kind_of_artist_is_refused() -> None:
+    figure, axes = style.chart("Pixels")
+    axes.imshow([[0, 1]])
+    with pytest.raises(TypeError, match="describes no AxesImage"):
+        digest_of(figure)
