@@ -1,12 +1,8 @@
 """helpers/commands/install.py decides and speaks as promised, on machines that this one is not."""
 
-import ast
-import hashlib
 import os
 import shutil
-import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +11,6 @@ import pytest
 
 from helpers.commands import install
 
-SOURCE = Path(install.__file__)
 CLOSED = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Oct 19 18:56:32 UTC 2023\nGCC 12.2.0"
 )
@@ -114,10 +109,6 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> Sentence:
 # ------------------------------------------------------------ what it is written in
 
 
-def test_parses_on_an_old_python() -> None:
-    ast.parse(SOURCE.read_text(), feature_version=(3, 7))
-
-
 # ------------------------------------------------------------ the driver decides
 
 
@@ -196,17 +187,6 @@ def test_platform_without_wheels(
     assert f"no wheels for {name}: " in said and "Colab" in said and "container" in said
 
 
-@pytest.mark.parametrize(
-    ("platform", "machine"),
-    [("linux", "x86_64"), ("linux", "aarch64"), ("win32", "AMD64"), ("win32", "ARM64")],
-)
-def test_platform_with_wheels(computer: Computer, platform: str, machine: str) -> None:
-    computer.system(platform, machine)
-    assert computer.setup()[0] == 0
-    place = ("Scripts", "python.exe") if platform == "win32" else ("bin", "python")
-    assert Path(computer.commands[1][1]).parts[-2:] == place
-
-
 def test_linux_without_glibc(computer: Computer, sentence: Sentence) -> None:
     computer.patch.setattr(
         install.sysconfig, "get_config_var", lambda _: "cpython-312-x86_64-linux-musl"
@@ -279,28 +259,6 @@ def test_failed_step_is_one_sentence_and_is_done_again(
 # ------------------------------------------------------------ a second run
 
 
-def test_second_run_installs_nothing(
-    computer: Computer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    computer.setup()
-    os.utime(install.STAMP, (0, 0))
-    assert computer.setup() == (0, ["pass"])
-    assert ".venv is up to date (CUDA 13, Python 3.12)." in capsys.readouterr().out
-    assert install.STAMP.stat().st_mtime > 0  # or make would run it again and again
-
-
-def test_failed_update_is_not_taken_for_the_old_state(computer: Computer) -> None:
-    lock = computer.folder / "requirements/cuda13.txt"
-    old = lock.read_text()
-    computer.setup()
-    lock.write_text("other==1\n")
-    computer.failing = {"pip": "ERROR: half of it was replaced"}
-    assert computer.setup() == (1, ["pass", "pip"])
-    lock.write_text(old)
-    computer.failing = {}
-    assert computer.setup() == (0, ["venv", "pip", install.CHECK])
-
-
 AGAIN = {  # what has changed since the first run -> the steps that the second takes
     "another CUDA": (lambda c: c.driver("550.54.15"), ["pass", "venv", "pip", install.CHECK]),
     "another Python": (lambda c: c.system(version=(3, 13)), ["pass", "venv", "pip", install.CHECK]),
@@ -322,53 +280,6 @@ def test_second_run_does_what_the_change_asks_for(computer: Computer, changed: s
 
 
 # ------------------------------------------------------------ the real thing, offline
-
-
-def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
-    """Write a toy wheel; return its line for a lock."""
-    info = f"{name}-1.0.dist-info"
-    files = files | {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/RECORD": "",
-    }
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, text in files.items():
-            archive.writestr(member, text)
-    return f"{name}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
-
-
-def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
-    """A project with two toy wheels goes through pip and venv; then through a lock with a wheel
-    that is no longer what it was."""
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    nvrtc = "from types import SimpleNamespace\ndef nvrtcVersion():\n"
-    nvrtc += "    return SimpleNamespace(value=0), 13, 0\n"
-    good = wheel(wheels, "cupy", {"cupy.py": ""})
-    good += wheel(wheels, "cuda_bindings", {"cuda/bindings/nvrtc.py": nvrtc})
-    script = tmp_path / "helpers" / "commands" / "install.py"
-    script.parent.mkdir(parents=True)
-    shutil.copy(SOURCE, script)
-    locks = [tmp_path / "requirements" / f"cuda{major}.txt" for major in (12, 13)]
-    locks[0].parent.mkdir()
-    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
-
-    def setup(lock: str) -> subprocess.CompletedProcess[str]:
-        for path in locks:
-            path.write_text(lock)
-        command = [sys.executable, str(script)]
-        return subprocess.run(command, env=os.environ | pip, capture_output=True, text=True)
-
-    first = setup(good)
-    assert (first.returncode, first.stderr) == (0, "")
-    assert "\nInstalled in " in first.stdout
-
-    before = wheel(wheels, "toy", {"toy.py": ""})
-    after = wheel(wheels, "toy", {"toy.py": "changed = True\n"})
-    changed = setup(good + before)
-    assert changed.returncode == 1 and after.rstrip()[-64:] in changed.stderr
 
 
 @pytest.mark.parametrize(("level", "status"), [(None, 130), ("1", 0)])

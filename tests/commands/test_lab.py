@@ -1,10 +1,8 @@
 """`make lab`: what a reader does to their copies is kept, the rest follows the series, and git sees
 none of it."""
 
-import asyncio
 import json
 import os
-import posixpath
 import re
 import shutil
 import socket
@@ -17,12 +15,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.sign import NotebookNotary
-from tornado.web import HTTPError
 
 from helpers.base.paths import ROOT
 from helpers.commands import lab
-from helpers.page import notebooks
 
 FIRST, DEEP = "00_the_limit.ipynb", "deeper/00_why.ipynb"
 
@@ -57,15 +52,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def source(path: Path) -> str:
     return nbformat.read(path, as_version=4).cells[0].source
-
-
-def test_copies_stand_at_the_same_depth(mine: Path) -> None:
-    series = mine.parent / "notebooks"
-    for name in (FIRST, DEEP, "GLOSSARY.md"):
-        assert (mine / name).read_bytes() == (series / name).read_bytes()
-        if name.endswith(".ipynb"):
-            assert NotebookNotary().check_signature(nbformat.read(mine / name, as_version=4))
-    assert lab.refresh() == []
 
 
 def test_what_was_not_changed_follows_the_series(mine: Path) -> None:
@@ -104,18 +90,6 @@ def test_only_run_and_saved_is_not_edited(mine: Path, output: str) -> None:
     write_page(mine.parent / "notebooks" / FIRST, "# The limit, better")
     assert lab.refresh() == []
     assert source(mine / FIRST) == "# The limit, better"
-
-
-def test_new_pixels_reach_a_copy(mine: Path) -> None:
-    page = mine.parent / "notebooks" / FIRST
-    notebook = nbformat.read(page, as_version=4)
-    data = {"image/png": "AAAA", "text/plain": "<figure: x>"}
-    notebook.cells[1].outputs = [nbformat.v4.new_output("display_data", data)]
-    nbformat.write(notebook, page)
-    assert lab.refresh() == []
-    page.write_text(page.read_text().replace("AAAA", "BBBB"))
-    assert lab.refresh() == []
-    assert "BBBB" in (mine / FIRST).read_text()
 
 
 def test_a_copy_of_a_page_that_is_no_more_goes_unless_it_was_changed(mine: Path) -> None:
@@ -210,27 +184,6 @@ def test_the_series_hides_every_plot_of_a_step() -> None:
 # ---- the series as it is ----------------------------------------------------------------------
 
 
-def dead_links(name: str, text: str, names: set[str]) -> list[str]:
-    """Relative links of a page that lead nowhere from its copy in mine/."""
-    targets = re.findall(r"\]\(([^)#\s]+)|(?:src|href)=\\?[\"']([^\"'#\\]+)", text)
-    dead = []
-    for link in (markdown or html for markdown, html in targets):
-        if re.match(r"\w+:", link):
-            continue
-        target = posixpath.normpath(posixpath.join("mine", posixpath.dirname(name), link))
-        inside = target.removeprefix("mine/")
-        if not (inside in names if inside != target else (ROOT / target).exists()):
-            dead.append(link)
-    return dead
-
-
-def test_links_lead_somewhere_from_the_copy_too() -> None:
-    pages = lab.pages()
-    for name, path in pages.items():
-        dead = dead_links(name, path.read_text(encoding="utf-8"), set(pages))
-        assert dead == [], f"{name}: what is not copied is reached as ../notebooks/..."
-
-
 @pytest.mark.skipif(not (shutil.which("git") and (ROOT / ".git").exists()), reason="no git")
 @pytest.mark.parametrize(
     "path",
@@ -238,27 +191,6 @@ def test_links_lead_somewhere_from_the_copy_too() -> None:
 )
 def test_git_sees_nothing_of_it(path: str) -> None:
     assert subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT).returncode == 0
-
-
-def test_what_jupyterlab_may_write(tmp_path: Path) -> None:
-    write_page(tmp_path / "notebooks" / FIRST, "# The limit")
-    write_page(tmp_path / "mine" / FIRST, "# The limit")
-    files = lab.Contents(root_dir=str(tmp_path))
-
-    async def save(path: str) -> None:
-        model = await files.get(path, content=True)
-        model["content"]["cells"][0]["source"] = "# My limit"
-        await files.save(model, path)
-
-    for folder, writable in (("notebooks", False), ("mine", True)):
-        model = asyncio.run(files.get(f"{folder}/{FIRST}"))
-        assert model["writable"] is writable
-    asyncio.run(save(f"mine/{FIRST}"))
-    with pytest.raises(HTTPError, match="edit the copy in mine/"):
-        asyncio.run(save(f"notebooks/{FIRST}"))
-    assert source(tmp_path / "mine" / FIRST) == "# My limit"
-    assert source(tmp_path / "notebooks" / FIRST) == "# The limit"
-    assert notebooks.code_cells(nbformat.read(tmp_path / "mine" / FIRST, as_version=4)) == 1
 
 
 # ---- the server -------------------------------------------------------------------------------

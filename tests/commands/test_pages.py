@@ -6,7 +6,6 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from helpers.base.paths import core_notebooks, deeper_notebooks
 from helpers.commands import pages
 from helpers.page.rich import FIGURE
 
@@ -120,21 +119,3 @@ def test_pages_of_before_are_gone(root: Path) -> None:
     (root / "build/pages/old.html").write_text("")
     pages.main([])
     assert not (root / "build/pages/old.html").exists()
-
-
-def test_the_links_of_the_series_as_it_is(tmp_path: Path, monkeypatch, capsys) -> None:
-    """Code cells, which have none, are left out: they take ten times as long."""
-    whole = pages.as_notebook
-
-    def links_alone(path: Path) -> nbformat.NotebookNode:
-        notebook = whole(path)
-        texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
-        notebook.cells = [nbformat.v4.new_markdown_cell("\n\n".join(texts))]
-        return notebook
-
-    monkeypatch.setattr(pages, "as_notebook", links_alone)
-    monkeypatch.setattr(pages, "PAGES", tmp_path / "pages")
-    assert pages.main([]) == 0, capsys.readouterr().err
-    for path in (*core_notebooks(), *deeper_notebooks()):
-        assert (tmp_path / "pages" / pages.page_name(path)).is_file()
-    assert (tmp_path / "pages/notebooks/GLOSSARY.html").is_file()

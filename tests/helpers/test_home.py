@@ -9,7 +9,6 @@ import pytest
 
 from helpers.base import home
 from helpers.base.paths import ROOT
-from helpers.simt import cache, compile
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="HOME is no matter there")
 
@@ -46,12 +45,6 @@ def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, folder: str) -> 
     assert home.unwritable_home() == str(tmp_path / folder)
 
 
-def test_a_dangling_link_cannot_be_written(tmp_path, monkeypatch) -> None:
-    (tmp_path / ".cache").symlink_to(tmp_path / "gone")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert home.unwritable_home() == str(tmp_path / ".cache")
-
-
 def test_the_stand_in_can_be_written_and_packages_stay_where_they_are(
     nowhere: Path, monkeypatch
 ) -> None:
@@ -83,16 +76,3 @@ def test_a_command_that_imports_cupy_runs_and_leaves_nothing(nowhere: Path, tmp_
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith(f"{nowhere} is missing") and "set HOME" in sentence
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_a_user_without_a_home_compiles_without_a_cache(monkeypatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    for name in ("SOFTMAX_CACHE_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    assert cache.cache_folder() is None
-    code = 'extern "C" __global__ void k(float* y) { y[0] = 17.0f; }'
-    compile._MEMORY.clear()
-    assert ".entry k(" in compile.compile_ptx(code)

@@ -68,23 +68,6 @@ def test_nothing_imports_upward(package: Path) -> None:
     assert upward(package, order) == []
 
 
-def test_an_import_upward_is_found(tmp_path: Path) -> None:
-    package = tmp_path / "helpers"
-    for name, text in {
-        "__init__.py": "from .high import two",
-        "low.py": "def one():\n    from .high import two\n",
-        "high/__init__.py": "from .. import low",
-        "high/more.py": "from ..low import one\nfrom helpers.high import two\nimport helpers",
-    }.items():
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(text)
-    assert upward(package, ["low", "high"]) == [
-        "high/more.py:3 imports helpers",
-        "low.py:2 imports two",
-    ]
-    assert upward(package, ["low", "gone"])[:2] == ["high is in no layer", "there is no gone"]
-
-
 def test_there_are_ten_packages_and_commands_are_imported_by_nothing() -> None:
     order = layers(HELPERS)
     assert order[0] == "simt" and order[-1] == "commands" and len(order) <= 10

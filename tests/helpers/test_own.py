@@ -90,11 +90,3 @@ def test_its_recorded_time_is_not_shown(mine: Path, monkeypatch, capsys) -> None
     (mine / "kernels" / FILE).write_text(comment, encoding="utf-8")
     (record,) = replay.timings({"07_warp": own.source(FILE)})
     assert record.cases and capsys.readouterr().out == ""
-
-
-def test_a_link_counts_lines_from_zero_and_needs_a_file(mine: Path, monkeypatch) -> None:
-    file = mine / "kernels" / FILE
-    assert own.anchor(file, 26, "a < b") == f'<a href="kernels/{FILE}#line=25">a &lt; b</a>'
-    assert own.anchor(mine / "none.cu") == "mine/none.cu"
-    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
-    assert own.anchor(file) == f"mine/kernels/{FILE}"

@@ -14,7 +14,7 @@ from helpers.base import mode
 from helpers.catalogue.registry import UNFUSED, steps
 from helpers.measure.records import REFERENCE_SHAPE, load_record, predicted_at, predictions
 from helpers.page import profile
-from helpers.page.predict import ASK, keep, kept, line, mine_of, outcome, predict
+from helpers.page.predict import ASK, keep, kept, mine_of, outcome, predict
 
 MODULE = importlib.import_module("helpers.page.predict")  # helpers.predict is the function
 STEPS = [UNFUSED, *(step for step in steps() if step != "00_copy")]
@@ -99,30 +99,6 @@ def test_question_choices_and_sum_are_sound(step: str) -> None:
     assert complaints(step, predictions()[step]) == []
 
 
-CHOICES = predictions()[STEP]["choices"]
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"question": "How fast?"}, "the question does not end at 65536 x 4096"),
-        ({"share": 0.9}, "no choice is near ours"),
-        ({"share": 0.57}, "does not come to our prediction"),
-        ({"sum": ["8 KB / 2 KB = 4"]}, "the sum has not two"),
-        ({"sum": ["8 warps x 4 bytes = 64 bytes", "1 - 0.45 = 0.55"]}, " 4 is not 64"),
-        ({"sum": ["it is so", "it is 0.55"]}, "does not come to our prediction"),
-        ({"choices": CHOICES[:1]}, "not three choices"),
-        ({"choices": [[1.4, CHOICES[0][1]], *CHOICES[1:]]}, "three choices of a possible share"),
-        ({"choices": [[0.51, CHOICES[0][1]], *CHOICES[1:]]}, "two choices are next to the same"),
-        ({"choices": [[CHOICES[0][0], "**bold** " * 8], *CHOICES[1:]]}, "something in Markdown"),
-        ({"choices": [[share, CHOICES[0][1]] for share, _ in CHOICES]}, "no reason of its own"),
-    ],
-)
-def test_a_planted_mistake_is_found(change: dict, complaint: str) -> None:
-    found = complaints(STEP, {**predictions()[STEP], **change})
-    assert any(complaint in each for each in found), found
-
-
 def test_what_the_sums_take_from_a_measurement_is_in_the_records() -> None:
     copy, tree = load_record("00_copy"), load_record("03_shared")
     assert f"{copy.case(*REFERENCE_SHAPE).gbps / 1e3:.1f} TB/s" == "4.3 TB/s"
@@ -138,32 +114,7 @@ def all_sums() -> str:
     return "\n".join(line for step in STEPS for line in predictions()[step]["sum"])
 
 
-def test_little_s_law_is_the_same_wherever_it_is_used() -> None:
-    needed = [line for line in all_sums().splitlines() if "KB" in line and "GB/s" in line]
-    assert len(needed) >= 3
-    assert all(re.search(r"16.3 GB/s( per SM)? x 0.7 us = 11.4 KB", line) for line in needed)
-
-
 # ---- the page ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", range(len(STEPS)))
-def test_page_has_everything_in_both_forms(number: int, shown) -> None:
-    step = STEPS[number]
-    assert predict(step, [None, 0.3, "a third"][number % 3]) is None
-    (texts,) = shown
-    assert set(texts) == {"text/markdown", "text/plain"}
-    assert [line for line in texts["text/plain"].splitlines() if len(line) > 80] == []
-    entry = predictions()[step]
-    for text in texts.values():
-        words = " ".join(re.sub(r"<[^>]*>|[*`]", " ", text).split())
-        for wanted in (entry["question"], entry["because"], *entry["sum"], f"{entry['share']:.2f}"):
-            assert " ".join(wanted.split()) in words
-        for share, why in entry["choices"]:
-            assert f"{share:.2f}" in words and why in words
-    folded = texts["text/markdown"].split("<details")[1]
-    assert "</details>" in folded and "\n\n" not in folded  # an empty line would end the HTML
-    assert entry["because"][:30] not in texts["text/markdown"].split("<details")[0]
 
 
 WRONG = {  # each with its own sentence
@@ -215,15 +166,6 @@ def lines_of(shown: list) -> list[str]:
     texts = shown[-1]["text/plain"].splitlines()
     at = next(at for at, text in enumerate(texts) if text.startswith("|--"))
     return texts[at - 1 : at + 2]
-
-
-def test_labels_of_near_values_keep_apart_and_the_line_grows_past_one() -> None:
-    above, drawn, below = line([0.05, 0.09, 0.13], {"yours": 0.99})
-    assert above.split() == ["0", "0.05", "0.09", "0.13", "1"] and drawn.count("o") == 3
-    assert below.endswith("yours 0.99 ^") and len(below) == 60
-    above, drawn, below = line([0.75, 1.05], {"yours": 1.5})
-    assert (len(drawn), drawn.index("|", 1), below[-1], len(below)) == (61, 40, "^", 61)
-    assert above.split() == ["0", "0.75", "1", "1.05"]
 
 
 @pytest.mark.parametrize(

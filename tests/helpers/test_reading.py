@@ -3,14 +3,12 @@
 import nbformat
 import pytest
 
-from helpers.commands import reading as command
 from helpers.page.reading import Reading, of_markdown, of_output, reading
 
 new_markdown = nbformat.v4.new_markdown_cell
 new_code = nbformat.v4.new_code_cell
 new_output = nbformat.v4.new_output
 
-NEW = "; + marks lines that are new since 02_online.cu"
 LISTING = """\
 kernels/03_shared.cu, 5 lines; + marks lines that are new since 02_online.cu
    9   extern "C" __global__ void softmax_shared(const float* x,
@@ -29,15 +27,6 @@ def notebook(*cells):
 
 def stream(text: str):
     return new_output("stream", name="stdout", text=text)
-
-
-def test_the_formula_of_minutes() -> None:
-    assert Reading(words=130).minutes == 1
-    assert Reading(code=15).minutes == 1
-    assert Reading(output=20).minutes == 1
-    assert Reading(kernel_new=15).minutes == 1
-    assert Reading(kernel_known=60).minutes == 1
-    assert Reading(130, 15, 20, 15, 60).minutes == 5
 
 
 @pytest.mark.parametrize(("words", "minutes"), [(1, 5), (650, 5), (651, 10), (1300, 10)])
@@ -121,27 +110,3 @@ def test_an_exercise_and_a_folded_prediction_are_outside() -> None:
     assert reading(whole) == Reading(words=1 + 4 + 2, code=1, output=1)
     plainly = notebook(new_markdown("## The exercise that we did"), new_code("a = 1"))
     assert reading(plainly) == Reading(words=5, code=1)
-
-
-# ---- the command ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def series(tmp_path, monkeypatch):
-    """Three made-up notebooks: one that is right, one that misstates, a deeper one too long."""
-    texts = {"00_a": "**Time**: 5 minutes", "01_b": "**Time**: 15 minutes"}
-    texts["deeper/00_why"] = "**Time**: 5 minutes " + "word " * 2700
-    (tmp_path / "deeper").mkdir()
-    for name, text in texts.items():
-        nbformat.write(notebook(new_markdown(text)), tmp_path / f"{name}.ipynb")
-    monkeypatch.setattr("helpers.page.reading.NOTEBOOKS", tmp_path)
-    monkeypatch.setattr("helpers.base.paths.NOTEBOOKS", tmp_path)
-
-
-def test_command_prints_a_line_a_notebook(series, capsys) -> None:
-    assert command.main([]) == 1
-    head, right, misstates, long = capsys.readouterr().out.splitlines()
-    assert head.split()[:4] == ["notebook", "minutes", "states", "words"]
-    assert right.split() == ["00_a", "0.0", "5", "3", "0", "0", "0", "0"]
-    assert misstates.endswith("is 5")
-    assert long.startswith("deeper/00_why") and long.endswith("too long")

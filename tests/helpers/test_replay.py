@@ -11,7 +11,7 @@ from helpers.measure import bench
 from helpers.measure.records import launch_of, load_record
 from helpers.page import replay
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import FEW_SHAPES, LIVE_AXES
+from helpers.problem.shapes import FEW_SHAPES
 from helpers.simt.cuda_text import token_hash
 from tests import made_up
 
@@ -50,27 +50,6 @@ def test_live_timings_leave_a_kernel_out_where_it_refuses(monkeypatch, shapes) -
         assert found == [shape for shape in wanted if launch_of(record.step, Problem(*shape))] != []
         assert record.label.endswith(", now")
     assert len(timed[0].cases) != len(timed[1].cases) and all(one.plain for _, one in problems)
-
-
-def test_live_timings_know_the_features_of_a_trial(monkeypatch) -> None:
-    problems = live(monkeypatch)
-    texts = {name: source("12_fused.cu") for name in ("12_fused", "12_fused-MASK2")}
-    beside = {"14_backward": source("14_backward.cu"), "11_any_row": source("11_any_row.cu")}
-    replay.timings({**texts, **beside}, shapes="square")
-    found = {(names, *one.features, one.operation.name) for names, one in problems}
-    assert found == {
-        (("12_fused", "11_any_row"), "softmax"),
-        (("12_fused-MASK2",), ("MASK", 2), "softmax"),
-        (("14_backward",), "softmax_backward"),
-    }
-
-
-def test_live_timings_of_another_axis_have_its_inner(monkeypatch) -> None:
-    problems = live(monkeypatch)
-    replay.timings({"13_any_axis": source("13_any_axis.cu")}, shapes="axes")
-    assert [(one.cols, one.inner) for _, one in problems] == [*LIVE_AXES]
-    assert all(one.rows % one.inner == 0 for _, one in problems)
-    assert all(one.rows * one.cols <= 2**28 for _, one in problems)
 
 
 @pytest.mark.parametrize(

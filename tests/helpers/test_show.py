@@ -6,16 +6,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from helpers.catalogue.registry import source
-from helpers.page import rich, show
-from helpers.page.draw.style import READABLE, contrast
+from helpers.page import show
 from helpers.run.check import check_softmax
 from helpers.run.launch import launch, simulate
 from helpers.run.references import make_input, poisoned
-from helpers.simt.places import lines_of
 from tests.helpers.sources import raw
 
-SOME = ("01_naive", "08_cluster", "12_fused")  # nbval compares what notebooks show of all
 LISTED = re.compile(r" *(\d+) ([+ ]) (.*)")
 
 
@@ -68,28 +64,6 @@ def of_html(page: str) -> list[tuple[int, str, str]]:
 # ---- a kernel ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
-    """Every line is on the page, in its place; in the plain form those that are not folded."""
-    assert show.kernel(f"{name}.cu") is None
-    cited, *included = lines_of(source(f"{name}.cu")).values()
-    start = next(at for at, line in cited.items() if not line.startswith("//"))
-    cited = {at: line for at, line in cited.items() if at > start}
-    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    page = re.sub(r"<details[^>]*><summary[^>]*>⋯ include/.*?</details>", "", page, flags=re.DOTALL)
-    assert plain.count("... include/") == len(included)
-    rows = of_html(page)
-    assert [number for number, *_ in rows] == [at for at, line in cited.items() if line.strip()]
-    assert all(cited[number].startswith(line[:70]) for number, _, line in rows)
-    folded = sum(int(lines) for lines in re.findall(r", (\d+) lines?", Text(page).text)[1:])
-    filled = [at for at, line in cited.items() if line.strip()]
-    assert len(listed(plain)) >= len(filled) - folded > 10
-    for number, mark, line in listed(plain):
-        whole = cited[number].strip()
-        assert whole.startswith(line.strip()) or whole.endswith("---"), number
-        assert mark == " "
-
-
 def test_comments_and_white_space_are_not_new(shown) -> None:
     old = "__global__ void f(int* y)\n{\n    y[0] = 1;  // once\n    y[1] = 2;\n}\n"
     new = (
@@ -102,38 +76,7 @@ def test_comments_and_white_space_are_not_new(shown) -> None:
     ]
 
 
-def test_a_line_in_another_place_is_new_since_one_kernel_but_not_since_two(shown) -> None:
-    old, other = "int a;\nint b;\nint c;\n", "int d;\n"
-    show.kernel("int c;\nint a;\nint b;\nint d;\nint e;\n", since=old)
-    show.kernel("int c;\nint a;\nint b;\nint d;\nint e;\n", since=(old, other))
-    new = [[line for _, mark, line in listed(one["text/plain"]) if mark == "+"] for one in shown]
-    assert new == [["int c;", "int d;", "int e;"], ["int e;"]]
-
-
 # ---- its body ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "also", "there", "folded"),
-    [
-        ("03_shared", (), ("void merge(", "softmax_shared("), ()),
-        ("03_shared", ("softmax_shared",), ("softmax_shared(",), ("... merge, ",)),
-        ("08_cluster", (), ("softmax_cluster(",), ("... include/packs.cuh: packs, ", "... load, ")),
-        (
-            "12_fused",
-            ("Load",),
-            ("struct Load {", "softmax_fused("),
-            ("... what comes after it: Store, ",),
-        ),
-    ],
-)
-def test_what_is_folded_leaves_a_mark(name: str, also, there, folded, shown) -> None:
-    show.kernel(f"{name}.cu", also=also)
-    plain = shown[0]["text/plain"]
-    for piece in (*there, *folded):
-        assert piece in plain
-    assert shown[0]["text/html"].count("<details") == plain.count("    ... ")
-    assert bool(folded) == ("    ... " in plain)
 
 
 OPTIONS = """extern "C" __global__ void f(float* y)
@@ -212,23 +155,6 @@ def test_source_is_no_markup(shown) -> None:
     assert of_html(page)[2][2] == code.splitlines()[2]
 
 
-def test_a_long_line_scrolls_and_colours_are_those_of_the_theme(shown) -> None:
-    show.kernel("03_shared.cu")
-    page = shown[0]["text/html"]
-    assert "overflow-x:auto" in page and "white-space:pre;" in page
-    for colour in (rich.GROUND, rich.INK, rich.MUTED, *rich.COLOURS.values()):
-        assert re.fullmatch(r"var\(--jp-[a-z0-9-]+,#[0-9a-f]{6}\)", colour)
-
-
-def test_every_colour_reads_where_there_is_no_theme() -> None:
-    pytest.importorskip("matplotlib")  # which knows colours
-    ground, *inks = (
-        colour[-8:-1] for colour in (rich.GROUND, rich.INK, rich.MUTED, *rich.COLOURS.values())
-    )
-    for ink in inks:
-        assert contrast(ink, ground) >= READABLE, ink
-
-
 # ---- findings ---------------------------------------------------------------------------------
 
 BARRIER = ("        __syncthreads();  // the next level reads what this one wrote\n", "")
@@ -237,24 +163,6 @@ BARRIER = ("        __syncthreads();  // the next level reads what this one wrot
 def run(*changes: tuple[str, str]):
     x = make_input(2, 300)
     return simulate(raw("03_shared", *changes), 2, 256, (x, poisoned(x), 2, 300), 2048)
-
-
-def test_a_finding_stands_above_its_lines(shown) -> None:
-    trace = run(BARRIER)
-    assert show.findings(trace, most=1) is None
-    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    first = trace.findings[0]
-    assert plain.startswith(f"{first.file}, line {first.line}: race on shared memory, ")
-    assert "(first: block 0, thread 0)" in plain.replace("\n    ", " ")
-    (marked,) = [line for line in plain.splitlines() if re.match(r" *\d+ > ", line)]
-    cited = trace.own_lines()
-    assert f"  {first.line} > {cited[first.line]}".startswith(marked)
-    numbers = [int(line.split()[0]) for line in plain.splitlines() if re.match(r"  \d+", line)]
-    assert numbers == list(range(first.line - 2, first.line + 3))
-    assert plain.endswith(f"\nand {len(trace.findings) - 1} more diagnostics")
-    assert f"{first.line} > " in Text(page.replace("strong", "span")).text
-    show.findings(trace, most=9)
-    assert "more" not in shown[1]["text/plain"] and shown[1]["text/plain"].count(" > ") == 3
 
 
 def test_a_broken_kernel_is_shown_without_a_traceback(capsys, monkeypatch) -> None:
@@ -288,26 +196,6 @@ def test_a_broken_kernel_is_shown_without_a_traceback(capsys, monkeypatch) -> No
 
 HEAD = ["step", "sectors a load", "GB/s"]
 ROWS = [["02_online", 32, 310.2], ["03_shared", 4, 2281.9]]
-
-
-def test_a_table_is_aligned_and_its_row_marked(shown) -> None:
-    show.table(HEAD, ROWS, mark="03_shared", caption="What <it> costs", formats=("", "d", ".0f"))
-    assert shown[0]["text/plain"].splitlines() == [
-        "What <it> costs",
-        "  step       sectors a load  GB/s",
-        "  02_online              32   310",
-        "> 03_shared               4  2282",
-    ]
-    assert shown[0]["text/markdown"].splitlines() == [
-        r"What \<it\> costs",
-        "",
-        "| step | sectors a load | GB/s |",
-        "| :--- | ---: | ---: |",
-        r"| 02\_online | 32 | 310 |",
-        r"| **03\_shared** | **4** | **2282** |",
-    ]
-    show.table(HEAD, ROWS)
-    assert "**" not in shown[1]["text/markdown"] and ">" not in shown[1]["text/plain"]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
 """A step's plot draws the right cases and says what came out."""
 
 import importlib
-from functools import partial
 
 import pytest
 
 from helpers.catalogue import store
-from helpers.catalogue.registry import TORCH, UNFUSED
 from helpers.measure import records
-from helpers.measure.comparison import Comparison
-from helpers.measure.records import Case, Record
+from helpers.measure.records import Record
 from helpers.page import draw
 from helpers.page.draw import style
-from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES
 from tests import made_up
 from tests.helpers.draw.looks import complaints
 from tests.made_up import steady
@@ -97,23 +93,6 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown, capsys) ->
 # ---- what is drawn ------------------------------------------------------------------------------
 
 
-def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, shown) -> None:
-    halves = steady("03_x", dtypes=("float16",))
-    earlier = [steady(name) for name in (UNFUSED, "01_x", "02_x")]
-    earlier += [halves, steady("04_x"), steady("05_x")]
-    monkeypatch.setattr(step, "recorded_steps", lambda: earlier)
-    after, before = steady("04_x", us=15.0), steady("02_x", us=30.0)
-    draw.step(made_up.on_gpu(after, "NVIDIA H200"), made_up.on_gpu(before, "NVIDIA H200"))
-    figure, _, _ = shown.take()
-    assert words(figure) == ["02_x", "04_x"]
-    thin = [line for line in figure.axes[0].lines if line.get_color() == step.EARLIER["color"]]
-    assert len(thin) == 2, "the array version and 01_x: 03_x has no float32, 05_x comes later"
-    assert figure.axes[0].get_title("left").endswith("; thin: earlier steps")
-    assert complaints(figure) == []
-    draw.step(after, before)
-    assert "thin" not in shown.take()[0].axes[0].get_title("left"), "measured on another GPU"
-
-
 def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, shown) -> None:
     beside = made_up.on_gpu(steady("07_x", us=30.0), "NVIDIA H200")
     monkeypatch.setattr(step, "recorded_beside", lambda record: [beside])
@@ -124,36 +103,6 @@ def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, s
     assert {f"{color} :", f"{color} -"} < {*lines(figure)}
     (bold,) = [text for text in figure.axes[0].texts if text.get_text() == "07_x"]
     assert bold.get_fontweight() == "bold"
-
-
-# ---- PyTorch ------------------------------------------------------------------------------------
-
-
-def test_pytorch_is_drawn_from_the_comparison_until_it_is_recorded(
-    monkeypatch, tmp_path, shown
-) -> None:
-    after = steady("03_x")
-    assert step.eager("float32", "grid", made_up.FOLDER) == []
-    compared = [GRID_SHAPES[0], GRID_SHAPES[7], LONG_SHAPES[0], FEW_SHAPES[0], (8192, 1024)]
-    cases = [made_up.comparison_case(*shape, torch=12.5) for shape in compared]
-    cases.append(made_up.comparison_case(*GRID_SHAPES[1], cudnn=12.5))
-    del cases[-1].samples_us["torch"]
-    store.write(Comparison, made_up.FOLDER, cases)
-    eager = partial(step.eager, "float32", gpu=made_up.FOLDER)
-    assert [case.shape for case in eager("grid")] == compared[:2]
-    assert [case.shape for case in eager("long")] == compared[:3]
-    assert [case.shape for case in eager("few")] == [compared[3]]
-    assert eager("sweep") == [] and step.eager("bfloat16", "grid", made_up.FOLDER) == []
-    draw.step(after)
-    figure, _, sentence = shown.take()
-    look = style.look("torch")
-    assert lines(figure)[f"{look.color} {look.linestyle}"] == [32, 4096]
-    assert "PyTorch" in words(figure) and "(PyTorch 0.78)" in sentence
-    store.write(Case, made_up.FOLDER, steady(TORCH, GRID_SHAPES, us=50.0).cases)
-    assert [case.shape for case in eager("grid")] == [*GRID_SHAPES]
-    assert [case.median_us for case in eager("long")] == [50.0] * 11 + [12.5]
-    draw.step(after)
-    assert "(PyTorch 0.20)" in shown.take()[2]
 
 
 # ---- the series ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from helpers.catalogue import registry
 from helpers.measure import baselines
-from helpers.page.draw import charts, style
+from helpers.page.draw import style
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
@@ -88,22 +88,6 @@ def test_lines_that_share_a_figure_are_apart() -> None:
     for figure, names in FIGURES.items():
         looks = {name: style.look(name) for name in names}
         assert complaints(looks, APART if figure == "race" else STRONGER) == [], figure
-
-
-COLORS = {style.look(name).color for name in (*STEPS, *style.OTHERS)}
-COLORS |= {style.GREEN, style.RED, style.ORANGE, style.PINK, style.GREY, *charts.PARTS}
-
-
-@pytest.mark.parametrize("fill", ["white", style.LIT])
-def test_ink_of_every_mark_can_be_read_and_is_its_colour_where_that_can(fill: str) -> None:
-    for color in COLORS:
-        seen = style.contrast(style.ink(color, fill), fill)
-        assert seen >= style.READABLE, color
-        if style.contrast(color, fill) < style.READABLE:
-            assert seen < style.READABLE + 0.15, "darker than it must be"
-        elif style.contrast(color, fill) > style.READABLE + 0.1:
-            assert style.ink(color, fill) == color.lower()
-    assert style.contrast(style.GREEN, "white") < style.READABLE < style.contrast("#555", "white")
 
 
 def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
