@@ -84,14 +84,6 @@ def on_gpu(record: Record, name: str) -> Record:
     return Record(record.step, [replace(case, run=run) for case in record.cases])
 
 
-def of_operation(record: Record, operation: str) -> Record:
-    """The same, as if of another operation than softmax."""
-    cases = [
-        replace(case, problem=replace(case.problem, operation=operation)) for case in record.cases
-    ]
-    return Record(record.step, cases)
-
-
 def on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple) -> None:
     """Have campaigns find `DEVICE` and store their records in a folder; `more` are further (module,
     name, replacement)."""

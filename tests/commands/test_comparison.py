@@ -1,9 +1,6 @@
 """The comparison's bookkeeping with candidates and times made up: no GPU, no baseline."""
 
-import argparse
-import contextlib
 import pickle
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +8,10 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue import dispatch, store
-from helpers.commands import libraries
 from helpers.commands import measure as command
 from helpers.measure import baselines, bench, campaign, comparison, interop, workers
 from helpers.measure.baselines import StepsTask
 from helpers.measure.comparison import (
-    DTYPES,
     Comparison,
     ComparisonTask,
     Unseen,
@@ -31,7 +26,6 @@ from helpers.measure.profiler.launches import ToolRun, ToolTask
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import compared_shapes
 from tests.made_up import (
     FOLDER,
     OURS,
@@ -43,7 +37,6 @@ from tests.made_up import (
 )
 
 COPIED = "variants/00_copy_bulk"
-BEST = dispatch.best  # as it is before a test replaces it
 # torch.compile is so far behind that it is not timed in other processes.
 TIMES = {OURS: 10.0, "torch": 40.0, "compile": 24.0, "triton": 12.5, bench.COPY: 9.5}
 
@@ -130,38 +123,6 @@ def test_comparison_is_written_with_reasons_and_notes(machine, capsys) -> None:
     assert case.run.versions == {**VERSIONS, "torch": "2.11.0"}
 
 
-def test_cases_of_another_protocol_of_the_same_number_are_compared_again(machine) -> None:
-    run("--dtypes", "float32")
-    kept, gone = load_comparisons(FOLDER)
-    early = replace(gone.run, protocol={"version": 1})
-    other = replace(gone.run, protocol={**bench.PROTOCOL, "warmup_s": 9})
-    store.write(Comparison, FOLDER, [replace(kept, run=early), replace(gone, run=other)])
-    assert run("--dtypes", "float32") == 0
-    assert [one[1:3] for one in machine[2:]] == [gone.shape]
-    assert [case.run.protocol["version"] for case in load_comparisons(FOLDER)] == [1, 2]
-
-
-def test_a_failing_baseline_is_left_out_with_its_message(machine, monkeypatch) -> None:
-    def candidate(name: str, *_) -> bench.Candidate:
-        def fail(x, y) -> None:
-            raise ValueError("no room\nin here")
-
-        if name == "cudnn":
-            raise OSError("no '/opt/site/lib.so' (see ~/log): 1/2 of a/b")
-        return bench.Candidate(fail if name == "triton" else lambda x, y: None, {}, {}, None)
-
-    monkeypatch.setattr(baselines, "candidate", candidate)
-    assert command.main(["comparison", "--shapes", "64x2048", "--dtypes", "float32"]) == 0
-    case = recorded()["float32", 64, 2048]
-    assert case.skipped == {
-        "quack": "not here",
-        "triton": "ValueError: no room",
-        "cudnn": "OSError: no 'lib.so' (see log): 1/2 of a/b",
-    }
-    assert set(case.samples_us) == {OURS, "torch", "compile", "liger", "flashinfer"}
-    assert machine[-1][3] == [OURS, "torch", "compile", "liger", "flashinfer", COPIED]
-
-
 @pytest.mark.parametrize("message", ["left NaN in its output at (64, 2048)", "at (64, 2048): zero"])
 def test_a_wrong_baseline_is_left_out_and_a_wrong_kernel_is_reported(
     machine, monkeypatch, capsys, message
@@ -203,103 +164,6 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_baseline(
     assert not store.path_of(Comparison, FOLDER).exists()
 
 
-class Pool:
-    """Processes that compile at once and write what was tuned."""
-
-    jobs: list = []
-
-    def __init__(self, workers, context, initializer):
-        assert workers == 3
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def submit(self, function, *job):
-        assert function is baselines.compile_ahead
-        self.jobs.append(job)
-        tuned = interop.CACHE / "inductor" / "ab" / "x.best_config"
-        tuned.parent.mkdir(parents=True, exist_ok=True)
-        tuned.write_text("{}")
-        tuned.with_suffix(".py").write_text("")
-        future = Future()
-        future.set_result("")
-        return future
-
-
-def test_warm_up_compiles_what_is_missing_and_forgets_what_was_tuned(machine, monkeypatch) -> None:
-    run("--dtypes", "float32")
-    monkeypatch.setattr(Pool, "jobs", [])
-    monkeypatch.setattr(baselines, "ProcessPoolExecutor", Pool)
-    run("--warm", "3")
-    assert {job[0] for job in Pool.jobs} == {"compile", "triton", "liger", baselines.OURS}
-    assert {job[1] for job in Pool.jobs} == {
-        Problem(*shape, "bfloat16") for shape in ((1024, 4096), (64, 2048))
-    }
-    assert [file.name for file in interop.CACHE.rglob("*.*")] == ["x.py"]
-
-
-def test_ours_is_compiled_ahead_as_it_is_chosen(machine, monkeypatch) -> None:
-    made = []
-    monkeypatch.setattr(baselines, "gpu_in_use", lambda: gpu.H200)
-    monkeypatch.setattr(baselines, "fresh_pool", contextlib.nullcontext)
-    monkeypatch.setattr(dispatch, "best", BEST)
-    monkeypatch.setattr(bench, "maker", lambda step: lambda problem: made.append((step, problem)))
-    problems = Problem(14, 64, "bfloat16", 7, "softmax_any_axis"), Problem(64, 2048)
-    assert [baselines.compile_ahead(baselines.OURS, problem) for problem in problems] == ["", ""]
-    assert made == [*zip(("13_any_axis", "08_cluster"), problems, strict=True)]
-    none = Problem(64, 2048, operation="softmax_backward", features={"DROPOUT": 1, "LOG": 1})
-    assert baselines.compile_ahead(baselines.OURS, none) == "" and len(made) == 2
-
-
-def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
-    waiting = []
-
-    def submit(pool, *_):
-        waiting.append(Future())
-        return waiting[-1]
-
-    monkeypatch.setattr(baselines, "ProcessPoolExecutor", Pool)
-    monkeypatch.setattr(Pool, "submit", submit)
-    baselines.warm_up([Problem(64, 2048)], ["compile", "triton"], 3, 0.01)
-    assert "warm-up: out of time" in capsys.readouterr().out
-    assert len(waiting) == 3 and all(task.cancelled() for task in waiting)
-
-
-def test_shape_that_none_of_our_kernels_takes_is_a_unsupported(
-    machine, monkeypatch, capsys
-) -> None:
-    """Planted: it vanishes, or is compared again and again."""
-    monkeypatch.setattr(dispatch, "best", lambda problem, *_: OURS if problem.rows > 64 else "")
-    run("--dtypes", "float32")
-    case = recorded()["float32", 64, 2048]
-    assert (case.verdict, case.step, case.kernel_hash, case.launch) == ("unsupported", "", "", {})
-    assert case.best_baseline == "triton" and case.copy_samples_us == [9.5] * 7
-    assert "64 x 2048 float32: torch 0.237" in capsys.readouterr().out
-    run("--dtypes", "float32")
-    assert len(machine) == 2
-    monkeypatch.setattr(dispatch, "best", lambda *_: OURS)
-    run("--dtypes", "float32")
-    assert len(machine) == 3 and recorded()["float32", 64, 2048].verdict == "ahead"
-
-
-def test_copy_that_fails_is_left_out_and_a_variant_of_ours_is_not(machine, monkeypatch) -> None:
-    measure, guilty = bench.measure, COPIED
-
-    def checked(makers, problem):
-        if guilty in makers:
-            raise Failure("RuntimeError: no", guilty)
-        return measure(makers, problem)
-
-    monkeypatch.setattr(bench, "measure", checked)
-    assert run("--dtypes", "float32") == 0
-    assert all(case.copies_us == {} and case.samples_us for case in recorded().values())
-    guilty = OURS
-    assert run("--dtypes", "float32", "--fresh") == 1
-
-
 def test_what_is_tuned_anew_is_timed_in_two_more_processes(machine, monkeypatch) -> None:
     monkeypatch.setitem(TIMES, "compile", 10.5)
     folders = []
@@ -322,62 +186,6 @@ def test_what_is_tuned_anew_is_timed_in_two_more_processes(machine, monkeypatch)
     count = len(machine)
     run("--dtypes", "float32")
     assert len(machine) == count, "they are kept"
-
-
-def test_a_failing_draw_leaves_the_case_as_it_is(machine, monkeypatch, capsys) -> None:
-    monkeypatch.setitem(TIMES, "compile", 10.5)
-
-    def fails(draw):
-        raise Failure("RuntimeError: no", "compile")
-
-    monkeypatch.setattr(comparison.Draw, "measure", fails)
-    assert run("--dtypes", "float32") == 0
-    assert all(case.draws == [] and case.share("compile") for case in recorded().values())
-    assert "drawing at 1024 x 4096 float32: compile: RuntimeError" in capsys.readouterr().err
-
-
-def test_comparison_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
-    """The clock of this machine: each measurement takes 40 s."""
-    monkeypatch.setattr(campaign.time, "perf_counter", lambda: 40.0 * len(machine))
-    assert run("--minutes", "1") == 0 and len(machine) == 2
-    assert "left: 2 cases, and 0 to draw" in capsys.readouterr().out
-    assert run() == 0 and len({one[:3] for one in machine}) == 4 == len(machine)
-    assert "left: " not in capsys.readouterr().out
-
-
-def test_what_gains_most_is_compared_first(machine, monkeypatch) -> None:
-    run("--dtypes", "float32")  # 1024 x 4096 and 64 x 2048, asked for by hand
-    older = replace(RUN, versions={**VERSIONS, "torch": "2.10.0"})
-    store.write(Comparison, FOLDER, [replace(case, run=older) for case in load_comparisons(FOLDER)])
-    machine.clear()
-    shapes = ["1024x4096", "8388608x32", "4096x256", "64x151936", "1x32000"]
-    monkeypatch.setattr(baselines, "why_not", lambda *_: "not here")
-    command.main(["comparison", "--shapes", *shapes, "--dtypes", "float32"])
-    assert [one[1:3] for one in machine] == [
-        *((1, 32000), (64, 151936), (4096, 256), (8388608, 32), (1024, 4096))
-    ]
-
-
-def test_shape_without_room_is_named(machine, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(
-        bench, "shapes_that_fit", lambda shapes: [(rows, 512) for rows, _ in shapes]
-    )
-    assert (
-        command.main(["comparison", "--shapes", "1024x4096", "64x512", "--dtypes", "float32"]) == 0
-    )
-    assert "1024 x 4096 float32 does not fit this GPU's memory" in capsys.readouterr().out
-    assert {run[1:3] for run in machine} == {(64, 512)}
-
-
-def test_families_choose_shapes(machine) -> None:
-    assert (
-        command.main(["comparison", "--families", "attention", "--dtypes", "float32", "bfloat16"])
-        == 0
-    )
-    # 2048 columns are in float32 too, but of the elements of the first family.
-    assert {one[:3] for one in machine} == {
-        ("bfloat16", 131072, cols) for cols in (128, 512, 2048, 8192)
-    } | {("float32", 131072, 2048)}
 
 
 def test_problems_drawn_at_random_are_compared_with_the_rule_too(
@@ -438,21 +246,6 @@ def test_groups_comparison_what_is_around_softmax(machine, capsys, monkeypatch) 
     assert len(machine) == count
     (case,) = (case for case in loaded if case.problem.inner == 7)
     assert case.rows % 7 == 0 and case.step == OURS
-
-
-def test_without_options_everything_is_asked_for() -> None:
-    def asked(*options: str) -> list[Problem]:
-        parser = argparse.ArgumentParser()
-        libraries.comparison_options(parser)
-        return libraries.problems_asked_for(parser.parse_args([*options]))
-
-    alone = {Problem(*shape, dtype) for dtype in DTYPES for shape in compared_shapes(dtype)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "shapes_that_fit", list)
-        assert {*asked()} == alone | {*entries()}
-        assert {*asked("--groups", "none")} == alone
-        assert asked("--groups", "all") == entries()
-        assert asked("--shapes", "8x64") == [Problem(8, 64, dtype) for dtype in DTYPES]
 
 
 def test_tasks_can_be_handed_to_another_process() -> None:

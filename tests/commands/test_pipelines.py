@@ -17,7 +17,7 @@ from helpers.measure.pipelines import Pipeline, load_pipelines, variants
 from helpers.measure.problem_groups import linked
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
-from tests.made_up import FOLDER, UTC, comparison_case, no_kernel, on_a_gpu
+from tests.made_up import FOLDER, comparison_case, no_kernel, on_a_gpu
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
 
@@ -89,22 +89,6 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsy
     assert [case.state for case in recorded() if case.rows > 1] == ["fresh"]
     large = Problem(65536, 4096, "bfloat16")
     assert machine[-1] == (large, variants("08_cluster", large))
-
-
-def test_a_run_goes_on_where_the_one_before_stopped(machine) -> None:
-    command.main(["pipelines", *FEW, "--baselines", "--dtypes", "float32"])
-    assert len(machine) == 1 and len(recorded()) == 2
-    command.main(["pipelines", *FEW, "--baselines"])
-    assert [problem.dtype for problem, _ in machine] == ["float32", "bfloat16"]
-    command.main(["pipelines", *FEW, "--baselines"])
-    assert len(machine) == 2, "nothing was left to time"
-    store.write(
-        Pipeline, FOLDER, [replace(one, run=replace(one.run, utc=UTC)) for one in recorded()]
-    )
-    command.main(["pipelines", *FEW, "--baselines", "--fresh", "--dtypes", "float32"])
-    assert len(machine) == 3 and len(recorded()) == 4
-    old = {case.dtype for case in recorded() if case.run.utc == UTC}
-    assert old == {"bfloat16"}, "what is not measured again stays"
 
 
 def test_a_failing_baseline_is_left_out_and_a_failing_kernel_is_reported(

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from helpers.base import gpu
@@ -27,12 +26,9 @@ from helpers.measure.profiler.launches import (
     worker_command,
 )
 from helpers.measure.profiler.sanitizer import SanitizerResult
-from helpers.measure.profiler.sass import Disassembly
 from helpers.measure.records import launch_of, step_hash
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
-from helpers.run.execute import device_dtype
-from helpers.run.references import make_input
 from tests import made_up
 
 SEEN = "gpu__time_duration.sum"
@@ -51,8 +47,6 @@ with open(here / "log", "a") as log:
     log.write(json.dumps([tool, asked, cases, gpu, environment]) + "\\n")
 run = len((here / "log").read_text().splitlines())
 plan = json.loads((here / "plan").read_text())
-if any(case in plan["break"] for case in cases):
-    sys.exit("broken")
 if tool == "ncu":
     print("==PROF== connected\\n")
     writer = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL)
@@ -67,7 +61,7 @@ elif tool == "cuobjdump":
 else:
     found = sum(case in plan["errors"] for case in cases)
     print(f"========= ERROR SUMMARY: {{found}} errors")
-    sys.exit(1 if found or plan["crash"] else 0)
+    sys.exit(1 if found else 0)
 """
 
 
@@ -95,7 +89,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (sass, "compile_cubin", lambda code, options, arch: b"cubin"),
         (numerics, "measure_errors", lambda: dict.fromkeys(numerics.NUMERICS, {})),
     )
-    plan = {"break": [], "errors": [], "lose": 0, "crash": False}
+    plan = {"errors": [], "lose": 0}
     fake = SimpleNamespace(folder=tmp_path / "nvidia-test", versions=versions, plan=plan, seen=0)
 
     def run(*options: str) -> int:
@@ -172,18 +166,6 @@ def test_readers_read_what_is_written(tools) -> None:
     assert list(numerics.numerics("nvidia-test")) == list(numerics.NUMERICS)
 
 
-def test_failing_batch_is_reported_and_the_others_are_kept(tools, capsys) -> None:
-    tools.plan["break"] = of_step("01_naive")[1:2]
-    assert tools.run("--only", "counters") == 1
-    assert {one.step for one in tools.read(NsightCounters)} == {UNFUSED, *NAMES[1:]}
-    said = "at 01_naive: 7 launches: ncu ended with status 1\n"
-    assert capsys.readouterr().err.endswith(said)
-    tools.plan["break"] = []
-    tools.asked()
-    assert tools.run("--only", "counters") == 0
-    assert tools.asked() == [("ncu", of_step("01_naive"))]
-
-
 @pytest.mark.parametrize("lost", [1, 3])
 def test_launches_that_ncu_missed_are_no_counters(tools, lost: int) -> None:
     tools.plan["lose"] = lost
@@ -202,71 +184,6 @@ def test_other_kernels_than_asked_for_are_refused(tools) -> None:
     (tools.folder.parent / "plan").write_text(json.dumps({**tools.plan, "names": names}))
     with pytest.raises(workers.Failure, match="ncu saw softmax_other"):
         counters.profile_batch(batch)
-
-
-def test_what_is_looked_at_again(tools, tmp_path, monkeypatch) -> None:
-    """Changed code: the step and its trials; a changed launch: the launches that it concerns."""
-    tools.run()
-    tools.asked()
-    files = made_up.Kernels(tmp_path, monkeypatch)
-
-    def asked_after(change: tuple[str, str]) -> list[tuple[str, list[str]]]:
-        files.edit("07_warp.cu", change)
-        kept = {path: path.read_text() for path in tools.folder.glob("*.jsonl")}
-        assert tools.run() == 0
-        for path, text in kept.items():
-            path.write_text(text)
-        files.edit("07_warp.cu")
-        return tools.asked()
-
-    ours = ["07_warp", "07_warp-ROWS2"]
-    compiled = len([one for one, *_ in sass.compilations() if one.step == "07_warp"])
-    everything = [
-        *(("ncu", of_step(name)) for name in ours),
-        *[("cuobjdump", [])] * compiled,
-        *[("compute-sanitizer", of_step("07_warp", "small"))] * len(sanitizer.OPTIONS),
-    ]
-    assert asked_after(("softmax", "softmax ")) == everything, "another code"
-    # two rows a warp at 1024 columns, as the trial has them anyway: the code stays as it is
-    two_rows = ("ROWS  = 1", "ROWS  = 2 when cols == 1024\n//                 | 1")
-    assert asked_after(two_rows) == [
-        ("ncu", [case for case in of_step("07_warp") if ":1024:" in case]),
-        *everything[2:],
-    ]
-    assert asked_after(("// Idea: ", "// Idea:  ")) == []
-    monkeypatch.setitem(sass.SassFile.protocol, "kept", ["LDG"])
-    assert tools.run() == 0
-    assert tools.asked() == [("cuobjdump", [])] * len([*sass.compilations()])
-
-
-def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
-    tools.run()
-    tools.asked()
-    before = tools.read(NsightCounters)
-    tools.versions["commit"] = "def"
-    assert tools.run("--fresh", "--steps", "01_naive", "--only", "counters", "sanitizer") == 0
-    small = of_step("01_naive", "small")
-    assert tools.asked() == [
-        ("ncu", of_step("01_naive")),
-        *[("compute-sanitizer", small)] * len(sanitizer.OPTIONS),
-    ]
-    after = tools.read(NsightCounters)
-    assert [one.key for one in after] == [UNFUSED_LAUNCH, *launches()]
-    changed = [new.step for old, new in zip(before, after, strict=True) if old != new]
-    assert changed == ["01_naive"] * len(of_step("01_naive"))
-    assert {one.step for one in after if one.run.versions["commit"] == "def"} == {"01_naive"}
-    with pytest.raises(SystemExit):
-        tools.run("--steps", "99_missing")
-
-
-def test_what_is_not_asked_for_any_more_is_dropped(tools, monkeypatch) -> None:
-    tools.run()
-    monkeypatch.setattr(registry, "steps", lambda: ["07_warp"])
-    tools.asked()
-    assert tools.run() == 0 and tools.asked() == []
-    assert {one.step for one in tools.read(NsightCounters)} == {UNFUSED, *NAMES[1:]}
-    assert {one.step for one in tools.read(Disassembly)} == {*NAMES[1:3]}
-    assert {one.step for one in tools.read(SanitizerResult)} == {"07_warp"}
 
 
 def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
@@ -295,12 +212,6 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     assert tools.run("--only", "sanitizer", "--fresh", "--steps", "07_warp") == 0
 
 
-def test_worker_that_fails_is_no_clean_verdict(tools) -> None:
-    tools.plan["crash"] = True
-    assert tools.run("--only", "sanitizer") == 1
-    assert not tools.path(SanitizerResult).exists()
-
-
 def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:
     monkeypatch.setenv("PATH", "")
     assert tools.run("--only", "sanitizer") == 1
@@ -309,23 +220,6 @@ def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:
 
 
 # ---- the program that the tools watch ------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("shape", "dtype"), [((64, 1024), "float32"), ((1024, 1024), "bfloat16")])
-def test_inputs_of_the_worker(monkeypatch, shape: tuple[int, int], dtype: str) -> None:
-    names = ("float32", "uint16", "linspace", "ascontiguousarray", "random")
-    monkeypatch.setitem(
-        sys.modules, "cupy", SimpleNamespace(**{name: getattr(np, name) for name in names})
-    )
-    monkeypatch.setattr(launched, "to_gpu", lambda x: x.view(device_dtype(x.dtype)))
-    x = launched.input_on_gpu(Problem(*shape, dtype))
-    assert x.shape == shape and x.dtype == device_dtype(np.dtype(dtype)) and x.flags.c_contiguous
-    values = x.view(dtype).astype(np.float64)
-    if shape == (64, 1024):
-        assert (x.view(dtype) == make_input(*shape, dtype=dtype)).all()
-    else:
-        assert (values.mean(axis=1) > 190).any() and (values.mean(axis=1) < -190).any()
-    assert (values.std(axis=1) > 0.5).all() and (values.std(axis=1) < 3).all()
 
 
 @pytest.mark.gpu

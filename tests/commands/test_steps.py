@@ -7,11 +7,10 @@ import pytest
 
 from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, records
+from helpers.measure import baselines, bench
 from helpers.measure.records import Timed, families_of, load_record, takes
-from helpers.measure.workers import Failure
 from helpers.problem.problem import DTYPES, Problem
-from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
+from helpers.problem.shapes import GRID_SHAPES, SWEEP_SHAPES
 from tests import made_up
 
 
@@ -89,36 +88,6 @@ def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
     }
 
 
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """PyTorch, as far as the recorder asks for it: its version."""
-    versions = {"torch": "2.11.0", "triton": "3.6.0"}
-    monkeypatch.setattr(baselines, "why_not", lambda *case: "")
-    monkeypatch.setattr(baselines, "versions", lambda: versions)
-    return versions
-
-
-def test_pytorch_is_timed_at_the_grid_where_it_is_installed(fake_gpu, torch) -> None:
-    assert command.main(["steps", "--steps", TORCH, "01_naive"]) == 0
-    kept = load_record(TORCH, "nvidia-test")
-    shapes = GRID_SHAPES[9:]
-    dtypes = ("float32", "bfloat16")
-    assert [(case.shape, case.dtype) for case in kept.cases] == [
-        (shape, dtype) for shape in shapes for dtype in dtypes
-    ]
-    assert ({TORCH, "01_naive"}, Problem(*shapes[0])) in fake_gpu.measured, (
-        "in turn with the others"
-    )
-    assert kept.run.versions == {**made_up.VERSIONS, "torch": "2.11.0"}
-    assert load_record("01_naive", "nvidia-test").run.versions == made_up.VERSIONS
-    fake_gpu.measured.clear()
-    assert command.main(["steps", "--steps", TORCH]) == 0 and fake_gpu.measured == []
-    torch["torch"] = "2.12.0"
-    assert command.main(["steps", "--steps", TORCH, "01_naive"]) == 0
-    assert {names for names, _ in fake_gpu.measured} == {frozenset([TORCH])}
-    assert load_record(TORCH, "nvidia-test").run.versions["torch"] == "2.12.0"
-
-
 def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, capsys) -> None:
     assert command.main(["steps", "--steps", TORCH, "01_naive"]) == 0
     assert "00_torch is not recorded: torch is not installed\n" in capsys.readouterr().out
@@ -135,66 +104,3 @@ def test_rate_above_the_copy_is_flagged() -> None:
         baselines.rate(made_up.case("01_naive", at, 4.0))
         == "01_naive 131 (1.38) above the copy: look!"
     )
-
-
-def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypatch) -> None:
-    some = RECORDED_SHAPES[::6]
-    monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: [s for s in shapes if s in some])
-    assert command.main(["steps", "--steps", "01_naive", "--dtypes", "float16"]) == 0
-    assert fake_gpu.measured == [], "no header of 01 to 06 lists float16"
-    assert command.main(["steps", "--steps", "01_naive", "--dtypes", "float32"]) == 0
-    every = (Problem(*shape) for shape in some)
-    recorded = [problem for _, problem in fake_gpu.measured]
-    assert recorded == [problem for problem in every if takes("01_naive", problem)]
-
-
-# ---- failures ---------------------------------------------------------------------------------
-
-NAMES = ("00_copy", "01_naive", "04_shuffle")
-WRONG = {(16384, 16384): "01_naive", (8192, 32768): "04_shuffle"}
-
-
-def measure(makers, problem: Problem) -> dict[str, Timed]:
-    """A GPU on which 01 is wrong at one shape, and 04 stops the GPU at another."""
-    candidates = {name: make(problem) for name, make in makers.items()}
-    for name, candidate in candidates.items():
-        candidate.run(None, None)
-        if WRONG.get(problem.shape) == name:
-            if name == "01_naive":
-                raise Failure(f"wrong result: at {problem.shape}: zero", name)
-            raise Failure("RuntimeError: illegal address", name)
-    names = {bench.COPY: None, **makers}  # the copy is always measured
-    return {name: fake_time(name, problem) for name in names}
-
-
-@pytest.fixture
-def recorder_of_two_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up.on_a_gpu(
-        *(tmp_path, monkeypatch),
-        (bench, "shapes_that_fit", lambda shapes: [(32768, 8192), *WRONG]),
-        (bench, "maker", lambda step: made_up.no_kernel),
-        (bench, "measure", measure),
-    )
-
-
-def shapes_of(name: str) -> list[tuple[int, int]]:
-    return [case.shape for case in records.load_record(name, "nvidia-test").cases]
-
-
-def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shapes, capsys) -> None:
-    every = [(32768, 8192), *WRONG]
-    assert command.main(["steps", "--steps", *NAMES]) == 1
-    for name in NAMES:
-        assert shapes_of(name) == [shape for shape in every if WRONG.get(shape) != name]
-    printed = capsys.readouterr()
-    assert printed.err.splitlines()[-2:] == [
-        "not recorded: 01_naive at 16384 x 16384 float32: wrong result: at (16384, 16384): zero",
-        "not recorded: 04_shuffle at 8192 x 32768 float32: RuntimeError: illegal address",
-    ]
-    assert "[3/3, " in printed.out
-    assert command.main(["steps", "--steps", *NAMES]) == 1, "what failed is tried again"
-    assert command.main(["steps", "--steps", "00_copy"]) == 0
-    assert command.main(["steps", "--steps", "02_online"]) == 0, (
-        "beside a copy that nobody asked for"
-    )
-    assert shapes_of("00_copy") == every and shapes_of("02_online") == every

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.base import gpu, mode, paths
+from helpers.base import gpu, paths
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, tuned
 from helpers.catalogue.dispatch import best, choose, why
@@ -101,14 +101,6 @@ def test_what_is_faster_is_kept_and_chosen_on_that_gpu_alone(machine, monkeypatc
     assert best(SHORT) == "10_sixteen_bit" == why(*SHORT.shape, SHORT.dtype).partition(":")[0]
 
 
-def test_a_forced_replay_never_looks(machine, monkeypatch) -> None:
-    command.main([SHAPE, *BF16])
-    monkeypatch.setattr(tuned, "replaying", mode.replaying)
-    monkeypatch.setenv(mode.SWITCH, "1")
-    monkeypatch.setattr(tuned, "read_plans", lambda folder: pytest.fail("it was read"))
-    assert best(SHORT) == "10_sixteen_bit"
-
-
 def test_plan_and_show_say_what_was_tuned(machine, capsys) -> None:
     command.main([SHAPE, *BF16])
     capsys.readouterr()
@@ -155,16 +147,6 @@ def test_a_plan_is_of_its_matrix_alone_where_rows_are_no_whole_packs(machine) ->
     assert choose(65536, 31).startswith("07_warp")
     for other in ({"x_stride": 36, "y_stride": 36}, {"aligned": False}, {"alike": False}):
         assert choose(65536, 31, **other) == "11_short_rows", other
-
-
-def test_a_file_of_the_format_before_is_refused_in_one_sentence(machine, capsys) -> None:
-    machine.path.parent.mkdir()
-    machine.path.with_suffix(".json").write_text('{"schema": 1, "plans": []}')
-    assert best(SHORT) == "10_sixteen_bit"
-    for arguments in (["--show"], [SHAPE, *BF16]):
-        assert command.main(arguments) == 1
-        said = capsys.readouterr().err
-        assert said.endswith("has an earlier format: remove it and run make tune again\n")
 
 
 @pytest.mark.parametrize("damage", ['{"run": 0}', '{"schema": 2}', "", "[]"])
@@ -220,23 +202,6 @@ def test_a_shape_that_fails_is_named_and_the_others_are_tuned(machine, capsys) -
     assert [plan.problem for plan in tuned.read_plans(FOLDER)] == [SHORT]
 
 
-def test_a_plan_that_was_kept_is_tried_again(machine) -> None:
-    command.main([SHAPE, *BF16])
-    machine.time.asked.clear()
-    command.main([SHAPE, *BF16])
-    first, _ = machine.time.asked[0]
-    assert first[0] == "10_sixteen_bit" and FAST in first
-
-
-def test_the_minutes_are_shared_and_end_the_search(machine, monkeypatch) -> None:
-    clock = type("Clock", (), {"perf_counter": lambda: 2.5 * len(machine.time.asked)})
-    monkeypatch.setattr(command, "time", clock)
-    assert command.main([SHAPE, "32768x512", *BF16, "--minutes", "1"]) == 0
-    assert 2.5 * len(machine.time.asked) <= 60
-    assert {names[0] for names, _ in machine.time.asked} == {"10_sixteen_bit"}
-    assert len(tuned.read_plans(FOLDER)) == 2
-
-
 @pytest.mark.parametrize("arguments", [[], ["4x"], ["0x8"], [SHAPE, "--minutes", "0"]])
 def test_arguments_that_make_no_sense_are_refused(arguments) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -285,19 +250,6 @@ def test_another_axis_is_three_sizes(machine) -> None:
     assert command.main(["--forget", "64x512x128"]) == 0 and tuned.read_plans(FOLDER) == []
 
 
-def test_what_is_forgotten_is_of_the_operation_that_is_named(machine, capsys) -> None:
-    machine.time.us = lambda plan: 20.0 - (plan.macros["THREADS"] == 512)
-    backward = ["--operation", "softmax_backward"]
-    for operation in ([], backward):
-        assert command.main(["4096x8192", "--dtypes", "float32", *operation]) == 0
-    kept = [plan.problem.operation.name for plan in tuned.read_plans(FOLDER)]
-    assert "softmax_backward" in kept
-    assert command.main(["--forget", "4096x8192", *backward]) == 0
-    left = [plan.problem.operation.name for plan in tuned.read_plans(FOLDER)]
-    assert left == [name for name in kept if name != "softmax_backward"]
-    assert f"1 of {len(kept)} plans" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -311,18 +263,3 @@ def test_what_is_forgotten_is_of_the_operation_that_is_named(machine, capsys) ->
 def test_what_cannot_be_tuned_is_refused_by_name(machine, arguments, said, capsys) -> None:
     assert command.main(arguments) == 1
     assert capsys.readouterr().err.startswith(said) and not machine.time.asked
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["4096x8192", "--features", "MASK=causal"],
-        ["4096x8192", "--operation", "softmax_backward"],
-        ["512x32000", "--operation", "cross_entropy"],
-        ["512x32000", "--operation", "cross_entropy_backward"],
-    ],
-)
-def test_each_operation_is_searched(machine, arguments) -> None:
-    machine.time.us = lambda plan: 20.0
-    assert command.main(arguments) == 0
-    assert len(machine.time.trials) >= 4

@@ -1,13 +1,9 @@
 """What other libraries offer: formulas that are right, mistakes that are found, what they are told,
 as far as no GPU is needed. Formulas are tried where PyTorch is installed."""
 
-import ctypes
 import importlib.util
-import re
 import sys
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import cupy
 import numpy as np
@@ -42,45 +38,6 @@ def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- FlashInfer ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def flashinfer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A package of headers and an nvcc that writes down what it is asked for."""
-    include = tmp_path / "flashinfer" / "data" / "include"
-    (include / "flashinfer").mkdir(parents=True)
-    (include / "flashinfer" / "sampling.cuh").write_text("// a header")
-    curand = tmp_path / "nvidia" / "curand" / "include"
-    curand.mkdir(parents=True)
-    (curand / "curand.h").write_text("")
-    compiler = tmp_path / "nvcc"
-    compiler.write_text(
-        '#!/bin/sh\necho "$@" >> "$0.log"\n'
-        'while [ "$1" != -o ]; do shift; done\necho built > "$2"\n'
-    )
-    compiler.chmod(0o755)
-
-    def find_spec(name: str):
-        place = str(tmp_path / name)
-        return SimpleNamespace(submodule_search_locations=[place])
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    monkeypatch.setattr(interop, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(interop, "nvcc", lambda: str(compiler))
-    return tmp_path
-
-
-def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeypatch) -> None:
-    assert baselines.why_not("flashinfer", Problem(8, 1000)) == ""
-    assert baselines.why_not("flashinfer", Problem(8, 77, "bfloat16")).startswith(
-        "FlashInfer's softmax takes"
-    )
-    monkeypatch.setattr(interop, "nvcc", lambda: None)
-    reason = baselines.why_not("flashinfer", Problem(8, 1000))
-    assert reason == "nvcc, with which flashinfer is built, is not installed"
-    monkeypatch.setattr(interop, "folders", lambda *_: [])
-    reason = baselines.why_not("flashinfer", Problem(8, 1000))
-    assert reason == "flashinfer is not installed" and reason.endswith(baselines.ABSENT)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -119,19 +76,6 @@ def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
     y[1, 5] = 1
     with pytest.raises(WrongResult, match="1 of 1200 elements is wrong"):
         baselines.check_softmax(x, y)
-
-
-@pytest.mark.parametrize(("dtype", "ulps"), [("float32", 4096), ("bfloat16", 3)])
-def test_error_is_given_in_ulp_of_the_dtype(dtype: str, ulps: int) -> None:
-    x = make_input(9, 300, dtype=dtype)
-    y = reference(x).astype(x.dtype)
-    bits = y.view({4: np.uint32, 2: np.uint16}[x.itemsize])
-    row, col = 4, int(reference(x)[4].argmax())
-    bits[row, col] += ulps
-    with pytest.raises(WrongResult, match="1 of 2700 elements is wrong") as caught:
-        baselines.check_softmax(x, y)
-    told = float(re.search(r"([\d.]+) ulp", str(caught.value))[1])
-    assert told == pytest.approx(ulps, abs=0.6)
 
 
 # ---- fused and related operations ---------------------------------------------------------------
@@ -185,15 +129,6 @@ def test_formulas_of_pytorch_are_right(case: str, way: str, numpy_for_cupy) -> N
             verify(problem, numbers(problem), arrays, check_result)
 
 
-def test_each_way_says_how_it_computes_each_group() -> None:
-    for problem in SMALL.values():
-        offers = OFFERS[problem.operation.name]
-        assert {"torch", "compile"} <= {*offers} <= {*baselines.BASELINES, baselines.TWO_KERNELS}
-        assert not offers["compile"].refuses(problem) and not offers["torch"].refuses(problem)
-        outputs = {argument.name for argument in problem.arrays if argument.output}
-        assert all({*offer.unwritten} < outputs | {""} for offer in offers.values())
-
-
 # ---- right enough -------------------------------------------------------------------------------
 
 
@@ -227,40 +162,6 @@ def test_what_is_rounded_once_is_right_and_another_row_is_not(case: str, numpy_f
             check_result(problem.operation, values, {name: array[::-1]}, features)
         with pytest.raises(WrongResult):
             check_result(problem.operation, values, {name: np.full_like(array, np.nan)}, features)
-
-
-MISTAKES = {  # what a baseline may leave out, as what it then gives for the values
-    "softmax": lambda v: softmax(v["x"] * 0.9),
-    "gradient of softmax": lambda v: v["y"] * v["dy"],
-    "gradient of log-softmax": lambda v: v["dy"],
-    "gradient of cross-entropy": lambda v: softmax(v["x"]),
-    "cross-entropy with gradient": lambda v: np.log(
-        np.exp(v["x"] - v["x"].max(-1)[:, None]).sum(-1)
-    ),
-    "cross-entropy": lambda v: v["x"][np.arange(ROWS), v["target"]],
-    "scale and mask": lambda v: softmax(v["x"] * v["scale"]),
-    "scale and causal mask": lambda v: softmax(v["x"] * v["scale"]),
-    "scale and bias": lambda v: softmax(v["x"] * v["scale"]),
-    "log-softmax": lambda v: np.log(softmax(v["x"]) + 1e-2),
-    "16 bits in, float32 out": lambda v: softmax(v["x"] * 0.9),
-    "any axis": lambda v: softmax(v["x"]),
-}
-
-
-def softmax(x: np.ndarray) -> np.ndarray:
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-@pytest.mark.parametrize("case", SMALL)
-def test_a_mistake_is_found(case: str, numpy_for_cupy) -> None:
-    problem, values, written = results(case, numpy_for_cupy)
-    doubles = {k: v.astype(np.float64) if np.ndim(v) > 1 else v for k, v in values.items()}
-    doubles["scale"] = float(doubles.get("scale", 1))
-    name = next(iter(written))
-    wrong = MISTAKES[case.rpartition(", ")[0]](doubles).astype(written[name].dtype)
-    with pytest.raises(WrongResult):
-        check_result(problem.operation, values, {name: wrong}, dict(problem.features))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -328,42 +229,6 @@ def test_what_a_baseline_refuses(baseline, group, cols, dtype, why) -> None:
     assert answer.startswith(why) and bool(answer) == bool(why)
 
 
-def test_cudnn_is_told_algorithm_mode_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: dict[str, tuple] = {}
-
-    class Library:
-        def __getattr__(self, name: str):
-            def function(*arguments) -> int:
-                calls[name] = tuple(getattr(one, "value", one) for one in arguments)
-                return 0
-
-            return function
-
-    fake = fake_cupy([])
-    fake.cuda.get_current_stream = lambda: SimpleNamespace(ptr=77)
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(interop, "cudnn", lambda: Library())
-    monkeypatch.setattr(interop, "cudnn_handle", lambda: ctypes.c_void_p(5))
-    array = [SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (512, 1024, 2048)]
-    baselines.candidate("cudnn", Problem(3, 500, "bfloat16")).run(*array[:2])
-    assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 9, 3, 500, 1, 1)
-    assert calls["cudnnSetStream"] == (5, 77) and calls["cudnnSoftmaxForward"][:3] == (5, 1, 0)
-    problem = GROUPS["any axis"].problem(10, 7, "bfloat16", 5)
-    baselines.candidate("cudnn", problem).run(*array[:2])
-    assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 9, 2, 7, 5, 1), "2 images of 7 channels"
-    forward = calls["cudnnSoftmaxForward"]
-    assert forward[1:3] == (1, 1) and (forward[5], forward[8]) == (512, 1024)
-    problem = GROUPS["gradient of log-softmax"].problem(10, 7, "float32")
-    baselines.candidate("cudnn", problem).run(*array)
-    assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 0, 10, 7, 1, 1)
-    backward = calls["cudnnSoftmaxBackward"]
-    assert backward[1:3] == (2, 0) and [backward[place] for place in (5, 7, 10)] == [
-        512,
-        1024,
-        2048,
-    ]
-
-
 # ---- the comparisons -----------------------------------------------------------------------------
 
 
@@ -376,12 +241,3 @@ def test_contests_are_each_once_and_ours_takes_them_all() -> None:
         assert abs(rows * cols / 2**27 - 1) < 0.02 or cols == 8192
         assert problem.features != (("MASK", 2),) or rows % cols == 0, "eager masks whole squares"
     assert {*map(group_of, compared[:20])} == {*GROUPS}, "something of each first"
-
-
-def test_a_problem_of_a_group_is_named_after_it() -> None:
-    problem = GROUPS["any axis"].problem(14, 100, "bfloat16", 7)
-    assert chosen(problem) == "13_any_axis"
-    assert name_of(problem) == "any axis, 2 x 100 x 7 bfloat16"
-    assert name_of(Problem(14, 100, "bfloat16")) == "14 x 100 bfloat16"
-    both = {"DROPOUT": 1, "LOG": 1}
-    assert chosen(Problem(8, 64, operation="softmax_backward", features=both)) == "", "none has it"

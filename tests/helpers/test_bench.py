@@ -75,58 +75,6 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
             bench.measure(makers, problem)
 
 
-def test_a_first_look_takes_few_samples_and_is_checked_too(fake_cupy, monkeypatch) -> None:
-    monkeypatch.setattr(bench, "FEW_WARMUP_S", 0)
-    makers = {
-        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
-        "right": fake_maker(fake_cupy, reference, check_softmax),
-    }
-    cases = bench.measure(makers, SMALL, few=5)
-    assert len(cases["right"].samples_us) == len(cases["right"].copy_samples_us) == 5
-    makers["wrong"] = fake_maker(fake_cupy, lambda x: 0 * x, check_softmax)
-    with pytest.raises(Failure, match="^wrong: wrong result: "):
-        bench.measure(makers, SMALL, few=5)
-
-
-def test_first_sample_is_discarded_and_short_calls_have_twenty_one(fake_cupy, monkeypatch) -> None:
-    """Each series is slow at first, which must not be seen, in how many there are either."""
-    copy = fake_maker(fake_cupy, lambda x: x, check_copy)
-
-    def replay(timing) -> None:
-        first = 99.0 if not timing.samples_us else 0.0
-        timing.samples_us.append(first + (40.0 if timing is short[0] else 60.0))
-
-    short = []
-    made = bench._Timing.__init__
-
-    def init(self, *arguments) -> None:
-        made(self, *arguments)
-        short.append(self)
-
-    monkeypatch.setattr(bench._Timing, "__init__", init)
-    monkeypatch.setattr(bench._Timing, "replay", replay)
-    case = bench.measure({bench.COPY: copy}, SMALL)[bench.COPY]
-    assert case.samples_us == [40.0] * 21 and case.copy_samples_us == [60.0] * 7
-
-
-def test_nobody_is_always_replayed_behind_the_same(fake_cupy, monkeypatch) -> None:
-    makers = {bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy)}
-    makers |= {name: fake_maker(fake_cupy, reference, check_softmax) for name in "abc"}
-    replayed, replay = [], bench._Timing.replay
-
-    def noted(timing) -> None:
-        replayed.append(timing)
-        replay(timing)
-
-    monkeypatch.setattr(bench._Timing, "replay", noted)
-    bench.measure(makers, SMALL)
-    assert len(replayed) == 5 * (1 + 7)
-    before = {}
-    for first, then in zip(replayed, replayed[1:], strict=False):
-        before.setdefault(id(then), set()).add(id(first))
-    assert all(len(those) >= 4 for those in before.values()), "everyone behind everyone"
-
-
 def test_programmatic_launch_is_timed_beside_the_ordinary_one(fake_cupy, monkeypatch) -> None:
     copy = fake_maker(fake_cupy, lambda x: x, check_copy, programmatic=lambda x: x)
     monkeypatch.setattr(bench, "copy_maker", {bench.PROGRAMMATIC_COPY: copy}.get)
@@ -164,20 +112,6 @@ def test_wrong_result_of_either_launch_is_seen(launch: str, fake_cupy, monkeypat
     makers = {"wrong": fake_maker(fake_cupy, compute, check_softmax, programmatic=early)}
     with pytest.raises(Failure, match="^wrong: wrong result: .*all zero"):
         bench.measure(makers, SMALL)
-
-
-def test_nobody_is_timed_before_all_are_right(fake_cupy, monkeypatch) -> None:
-    """A baseline that is wrong has all others timed again."""
-    timed = []
-    monkeypatch.setattr(bench, "_Timing", lambda *_: timed.append(1))
-    makers = {
-        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
-        "right": fake_maker(fake_cupy, reference, check_softmax),
-        "wrong": fake_maker(fake_cupy, lambda x: 0 * x, check_softmax),
-    }
-    with pytest.raises(Failure, match="^wrong"):
-        bench.measure(makers, SMALL)
-    assert timed == []
 
 
 def test_a_graph_that_writes_nothing_has_no_time(fake_cupy: list) -> None:
@@ -227,18 +161,6 @@ def test_benchmark_names_the_candidate_that_fails(when: str, fake_cupy: list) ->
     with pytest.raises(Failure, match="^broken: MemoryError: no room$") as caught:
         bench.measure({bench.COPY: copy, "broken": broken, "right": right}, SMALL)
     assert str(caught.value.__cause__) == "no room"
-
-
-def test_benchmark_looks_at_the_last_of_a_few_long_rows(fake_cupy: list) -> None:
-    def forgets_the_last_row(x: np.ndarray) -> np.ndarray:
-        return np.vstack([reference(x[:-1]), 0 * x[-1:]])
-
-    makers = {
-        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
-        "wrong": fake_maker(fake_cupy, forgets_the_last_row, check_softmax),
-    }
-    with pytest.raises(Failure, match="^wrong: wrong result: .*are wrong"):
-        bench.measure(makers, Problem(4, 150_000))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -12,7 +12,7 @@ from helpers.catalogue import store
 from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU, Run
 from helpers.commands import measure as command
-from helpers.measure import baselines, call_times, workers
+from helpers.measure import baselines, call_times
 from helpers.measure.call_times import (
     LIGER,
     NOTHING,
@@ -22,7 +22,6 @@ from helpers.measure.call_times import (
     TORCH,
     CallTimes,
     best_baselines,
-    summary,
 )
 from helpers.measure.comparison import Comparison
 from helpers.measure.records import step_hash
@@ -55,12 +54,6 @@ def record(tmp_path, monkeypatch) -> None:
     store.write(CallTimes, REFERENCE_GPU, [case()])
 
 
-def test_what_is_written_is_read(record) -> None:
-    cases = [case(), replace(case(8, 8192), skipped={QUACK: "why"})]
-    store.write(CallTimes, REFERENCE_GPU, cases)
-    assert store.read(CallTimes) == cases
-
-
 def test_a_case_of_another_kernel_or_text_is_not_current() -> None:
     assert case().is_current()
     for other in (case(step="07_warp"), replace(case(), hash="0" * 16), case(64, 64)):
@@ -76,23 +69,6 @@ def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
 def test_a_case_without_ours_is_refused(record) -> None:
     said = ", line 2: the object is refused: host_us lacks ours"
     made_up.refused(case(), '"host_us":{"ours"', '"host_us":{"mine"', said)
-
-
-def test_all_cases_together_say_how_far_ahead_and_behind() -> None:
-    cases = [
-        case(quack=7.0),
-        case(8, 8192, quack=1.0),
-        replace(case(4, 4096), host_us={OURS: [8.0], TORCH: [4.5]}),
-    ]
-    said = summary(
-        cases, {cases[0].problem: QUACK, cases[1].problem: QUACK, cases[2].problem: LIGER}
-    )
-    assert said == [
-        "host: -2.50 us beside torch in the median, +3.50 at most, more than +3 at 1 of 3",
-        "eager: 0.50 to 3.50 times as fast as the best baseline, at 2 of 3",
-        "graph: 0.50 to 3.50 times as fast as the best baseline, at 2 of 3",
-    ]
-    assert len(summary(cases, {})) == 1 and not summary([], {})
 
 
 # ---- the best baseline ---------------------------------------------------------------------------
@@ -114,57 +90,39 @@ def test_the_recorded_comparison_names_a_baseline_at_every_shape_that_is_timed()
     assert {*known.values()} == {TORCH, *call_times.CALLED}
 
 
-SHAPES = ((32, 4096), (8, 8192), (4, 4096), (2, 4096))
-
-
-class Timed:
-    """What the command asks to be timed, on a GPU that is made up."""
-
-    def __init__(self, monkeypatch, there: set[str], shapes: tuple = SHAPES) -> None:
-        self.measured, self.compiled = {}, []
-        of = {"float32": shapes}
-        made_up.on_a_gpu(
-            *(store.RECORDS, monkeypatch),
-            (gpu, "describe_device", lambda: DEVICE),
-            (importlib.util, "find_spec", lambda name: name),
-            (baselines, "versions", dict),
-            (baselines, "use_cache", lambda: None),
-            (baselines, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs)),
-            (call_times, "installed", there.__contains__),
-            (call_times, "measure", self.measure),
-            (command, "compared_shapes", lambda dtype: of.get(dtype, ())),
-        )
-
-    def measure(self, problem: Problem, run: Run, baseline: str) -> CallTimes:
-        rows, cols = problem.shape
-        self.measured[rows, cols] = baseline
-        if cols == 3:
-            raise AssertionError("wrong\nin many places")
-        found = case(rows, cols, **{NOTHING: 1.0}, **({baseline: 6.0} if baseline else {}))
-        return replace(found, run=run)
+SHAPES = {"float32": ((32, 4096), (8, 8192), (4, 4096), (2, 4096))}
 
 
 def test_each_shape_is_timed_beside_its_best_baseline(record, monkeypatch, capsys) -> None:
-    timed = Timed(monkeypatch, {QUACK, LIGER})
+    """On a GPU that is made up."""
+    measured, compiled = {}, []
+
+    def measure(problem: Problem, run: Run, baseline: str) -> CallTimes:
+        measured[problem.shape] = baseline
+        found = case(*problem.shape, **{NOTHING: 1.0}, **({baseline: 6.0} if baseline else {}))
+        return replace(found, run=run)
+
+    made_up.on_a_gpu(
+        *(store.RECORDS, monkeypatch),
+        (gpu, "describe_device", lambda: DEVICE),
+        (importlib.util, "find_spec", lambda name: name),
+        (baselines, "versions", dict),
+        (baselines, "use_cache", lambda: None),
+        (baselines, "in_processes", lambda _, jobs, n: compiled.extend(jobs)),
+        (call_times, "installed", {QUACK, LIGER}.__contains__),
+        (call_times, "measure", measure),
+        (command, "compared_shapes", lambda dtype: SHAPES.get(dtype, ())),
+    )
     assert command.main(["calls", "--warm", "2"]) == 0
-    assert timed.measured == {(32, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
-    assert [(name, *problem.shape) for name, problem in timed.compiled] == [
+    assert measured == {(32, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
+    assert [(name, *problem.shape) for name, problem in compiled] == [
         *((LIGER, 32, 4096), (OURS, 32, 4096), (QUACK, 8, 8192), (OURS, 8, 8192)),
         *((OURS, 4, 4096), (OURS, 2, 4096)),
     ]
     assert "32 x 4096 08_cluster liger 2.00 4.50 6.00" in capsys.readouterr().out
-    timed.measured.clear()
-    assert command.main(["calls"]) == 0 and not timed.measured, "all are there"
-    assert command.main(["calls", "--fresh"]) == 0 and len(timed.measured) == 4
-
-
-def test_a_baseline_that_was_not_installed_is_timed_when_it_is(record, monkeypatch) -> None:
-    timed = Timed(monkeypatch, {LIGER})
-    command.main(["calls"])
-    assert timed.measured[8, 8192] == "" and timed.measured[32, 4096] == LIGER
-    timed = Timed(monkeypatch, {QUACK, LIGER})
-    command.main(["calls"])
-    assert timed.measured == {(8, 8192): QUACK}
+    measured.clear()
+    assert command.main(["calls"]) == 0 and not measured, "all are there"
+    assert command.main(["calls", "--fresh"]) == 0 and len(measured) == 4
 
 
 def test_a_baseline_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(monkeypatch) -> None:
@@ -189,17 +147,6 @@ def test_a_baseline_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(m
         "compile": "AssertionError: not close!",
         "flashinfer": "KeyError: 'flashinfer'",
     }
-
-
-def test_a_shape_where_ours_is_wrong_is_told_and_the_others_are_timed(
-    record, monkeypatch, capsys
-) -> None:
-    Timed(monkeypatch, set(), ((5, 3), (8, 8192)))
-    monkeypatch.setattr(workers, "gpu_is_usable", lambda: True)
-    assert command.main(["calls"]) == 1
-    assert "at 5 x 3: AssertionError: wrong\n" in capsys.readouterr().err
-    found = [(one.problem, one.run == RUN) for one in store.read(CallTimes)]
-    assert found == [(Problem(8, 8192), False), (Problem(32, 4096), True)]
 
 
 def test_the_command_shows_a_record_anywhere(record, capsys) -> None:

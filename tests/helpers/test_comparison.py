@@ -3,33 +3,32 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from helpers.base.gpu import H200
+from helpers.base.paths import ROOT
 from helpers.catalogue import dispatch, store
 from helpers.catalogue.dispatch import best
 from helpers.catalogue.registry import split_trial
-from helpers.measure import baselines, bench, comparison
+from helpers.catalogue.store import REFERENCE_GPU
+from helpers.measure import baselines, bench
 from helpers.measure.comparison import (
     DTYPES,
     Added,
     Comparison,
-    Unseen,
     around_cases,
     comparison_cases,
-    comparison_origin,
-    explained_marks,
     load_comparisons,
     why_again,
 )
 from helpers.measure.problem_groups import entries, name_of
 from helpers.measure.records import launch_of, step_hash
-from helpers.page.comparison_text import unseen_lines
+from helpers.page import comparison_text
 from helpers.problem.operations import BACKWARD
 from helpers.problem.problem import Problem
+from helpers.problem.shapes import compared_shapes
 from tests.earlier import COMPARED_EARLIER
-from tests.made_up import DEVICE, FOLDER, OURS, RUN, VERSIONS, comparison_case, refused
+from tests.made_up import FOLDER, OURS, RUN, VERSIONS, comparison_case, refused
 
 EARLY = replace(RUN, protocol={"version": 1})
 
@@ -49,15 +48,6 @@ def test_shares_best_baseline_and_speedup() -> None:
     gradient = replace(case, problem=replace(case.problem, operation=BACKWARD))
     assert gradient.copy_gbps == pytest.approx(1.5 * case.copy_gbps), "of what it must move"
     assert case.best_baseline == "cudnn" and case.speedup == pytest.approx(1.25)
-
-
-def test_marks_say_what_is_older_than_the_kernel(monkeypatch) -> None:
-    monkeypatch.setattr(Comparison, "is_current", lambda case: case.rows == 1)
-    new, old = comparison_case(1, 8192), comparison_case(2, 8192)
-    assert [case.marks for case in (new, old)] == ["", "#"]
-    assert explained_marks([new]) == []
-    (older,) = explained_marks([new, old])
-    assert older.startswith("#: ours was")
 
 
 @pytest.mark.parametrize(
@@ -84,57 +74,6 @@ def test_verdict(ours_us: float, baseline_us: float, verdict: str) -> None:
     assert comparison_case(quack=baseline_us, **{OURS: ours_us}).verdict == verdict
 
 
-def test_losses_at_problems_drawn_at_random_are_said_first() -> None:
-    """Planted: a loss that is hidden, a failed baseline taken for one that does not support it."""
-
-    def unseen(rows: int, skipped=(), rule_us=(), **times: float) -> Unseen:
-        fields = vars(comparison_case(rows, 4096, **times)) | {"skipped": dict(skipped)}
-        rule = "07_warp" if rule_us else ""
-        return Unseen(**fields, seed="abc", rule=rule, rule_us=[*rule_us])
-
-    cases = [
-        unseen(1024),
-        unseen(20_000, quack=9.0, skipped={"cudnn": "RuntimeError: no", "jax": "is not installed"}),
-        unseen(30_000, rule_us=[12.0] * 3, skipped={"liger": "wrong result: NaN"}),
-        unseen(40_000, quack=9.5, rule_us=[9.8] * 3),
-    ]
-    lines = unseen_lines(cases)
-    assert lines[0].startswith("lost: 20000 x 4096 float32: 0.900 (0.8")
-    assert lines[1].startswith("lost: 40000 x 4096 float32: 0.950")
-    assert "times as fast as QuACK, with 06_registers; 0.97 and 1.08 of a copy" in lines[0]
-    assert lines[2] == (
-        "of 4 problems drawn at random (seed abc): ahead 2, level 0, level (slower) 0, LOSS 2, "
-        "unsupported 0"
-    )
-    assert lines[3] == "a baseline failed or was wrong at 2: cuDNN at 1, Liger at 1"
-    assert "x of 16 to 250 MB: 1, median 0.970 of a copy, worst 0.970 at 1024 x 4096" in lines[4]
-    assert lines[4].endswith("0.95 reached at 1 of 1 with 1000 rows or more")
-    assert lines[5].endswith("0.97 reached at 3 of 3 with 1000 rows or more")
-    assert "plan at 2: it is over 1% faster at 1, slower at 1; the rule alone would" in lines[6]
-    assert lines[6].endswith("over 10% slower at 1")
-    assert lines[7] == "it gains most at 30000 x 4096 float32: 1.200"
-
-
-def noisy(us: float, seed: int, count: int = 7) -> list[float]:
-    """Samples of 3% noise."""
-    return list(us * (1 + 0.03 * np.random.default_rng(seed).gamma(2, 0.5, count)))
-
-
-def test_no_verdict_comes_from_noise() -> None:
-    """Planted: medians alone would call some of these ahead and some lost."""
-    cases = []
-    for seed in range(40):
-        case = comparison_case()
-        case.samples_us.update({OURS: noisy(9.5, seed), "torch": noisy(9.5, seed + 100)})
-        cases.append(case)
-    medians = [case.speedup for case in cases]
-    assert min(medians) < 0.99 and max(medians) > 1.01
-    assert sum(case.verdict.startswith("level") for case in cases) >= 39
-    faster = comparison_case()
-    faster.samples_us.update({OURS: noisy(9.5, 1), "torch": noisy(10.5, 2)})
-    assert faster.verdict == "ahead"
-
-
 # ---- unsupported, copies, launches, draws --------------------------------------------------------
 
 
@@ -143,13 +82,6 @@ def test_shape_without_a_kernel_of_ours_is_a_unsupported() -> None:
     del case.samples_us[OURS]
     assert (case.verdict, case.speedup, case.best_baseline) == ("unsupported", 0.0, "torch")
     assert case.share("torch") == pytest.approx(0.485) and case.to_draw() == ()
-
-
-def test_baseline_that_cannot_run_unsupported_and_one_that_is_not_installed_does_not() -> None:
-    skipped = {"quack": "QuACK needs cols % 4 == 0", "liger": "liger_kernel is not installed"}
-    skipped["cudnn"] = "wrong result: at (1, 2): 9 of 10 elements are wrong, by up to 1.2 ulp"
-    case = replace(comparison_case(), skipped=skipped)
-    assert {*case.unsupported} == {"quack", "cudnn"}
 
 
 def test_share_over_the_best_copy_known() -> None:
@@ -161,14 +93,6 @@ def test_share_over_the_best_copy_known() -> None:
     assert case.share_of_best_copy(OURS) == pytest.approx(0.95)
     assert case.share_of_best_copy("torch") == pytest.approx(0.475)
     assert case.share(OURS) == pytest.approx(0.97) and case.best_baseline == "torch"
-
-
-def test_programmatic_launch_has_a_share_of_its_own_and_no_part_in_the_verdict() -> None:
-    case = comparison_case(quack=9.0)
-    assert case.programmatic_share is None
-    early = replace(case, programmatic_us=[2.0], programmatic_copy_us=[1.5])
-    assert early.programmatic_share == 0.75
-    assert early.verdict == case.verdict == "LOSS" and early.share(OURS) == case.share(OURS)
 
 
 def test_best_of_several_processes_counts_beside_what_was_timed_in_its_own() -> None:
@@ -199,15 +123,6 @@ def test_who_is_near_is_timed_in_three_processes(first, then, wanted: bool) -> N
     case = replace(comparison_case(compile=first, liger=10.1), draws=draws)
     assert case.to_draw() == (("compile",) if wanted else ())
     assert replace(case, run=EARLY).to_draw() == ()
-
-
-def test_copies_beside_the_plain_one_are_those_that_may_be_faster(monkeypatch) -> None:
-    monkeypatch.setattr(comparison, "gpu_in_use", lambda: H200)
-    short = [f"variants/00_copy_{name}" for name in ("bulk", "evict_last", "persistent")]
-    assert comparison.other_copies(Problem(4096, 1024)) == short
-    assert comparison.other_copies(Problem(65536, 4096)) == short[1:2], "as recorded"
-    assert comparison.other_copies(Problem(65536, 4096, "bfloat16")) == short[1:2]
-    assert comparison.other_copies(Problem(1, 50257)) == [], "no whole number of packs"
 
 
 # ---- the file -----------------------------------------------------------------------------------
@@ -288,12 +203,6 @@ def test_why_a_case_is_compared_again(change: dict, versions: dict, why: str, mo
     assert why_again(None, ["torch"], VERSIONS) == "new"
 
 
-def test_case_is_planned_for_the_gpu_of_its_run() -> None:
-    case = of_step("09_grid", Problem(1, 1048576))
-    smaller = replace(RUN, device={**DEVICE, "multiprocessors": 114})
-    assert case.is_current() and not replace(case, run=smaller).is_current()
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_recorded_comparison_is_complete(dtype: str) -> None:
     if not store.path_of(Comparison).is_file():
@@ -325,12 +234,50 @@ def test_case_around_softmax_is_current_by_its_own_choice_and_launch() -> None:
         assert not replace(case, problem=softmax).is_current()
 
 
-def test_versions_that_are_said_are_softmaxs_where_a_baseline_was_away(folder: Path) -> None:
-    """Planted: what is compared later without a baseline takes it out of the sentence."""
-    torch = {**VERSIONS, "torch": "2"}
-    before = replace(RUN, versions={**torch, "flashinfer-python": "3"})
-    later = replace(RUN, versions={**torch, "driver": "1.3"}, utc="2030-02-03T04:05:06+00:00")
-    cases = [replace(comparison_case(), run=before), replace(FULL, run=later)]
-    store.write(Comparison, FOLDER, cases)
-    said = "last updated on 2030-02-03 (driver 1.3, torch 2, flashinfer-python 3)"
-    assert said in comparison_origin(FOLDER)
+# ---- what the README says of it ------------------------------------------------------------------
+
+
+def rows_of(block: str) -> dict[str, list[str]]:
+    """First cell -> the others, for each line of the Markdown tables; of equal ones the last."""
+    lines = [line.strip("| ").split(" | ") for line in block.splitlines() if line[:1] == "|"]
+    return {first: cells for first, *cells in lines}
+
+
+def test_no_unsupported_vanishes(tmp_path: Path, monkeypatch) -> None:
+    """Ours: compared without a kernel, or not compared for want of one. A baseline's: refused or
+    wrong. One that is not installed is not in the comparison."""
+    monkeypatch.setattr(store, "folder_of", lambda gpu: tmp_path / gpu)
+    monkeypatch.setattr(
+        comparison_text, "choose", lambda rows, cols, *_: None if cols == 50257 else OURS
+    )
+    skipped = {
+        "quack": "QuACK needs cols % 4 == 0",
+        "liger": "liger_kernel is not installed",
+        "cudnn": "wrong result: at (1, 2): 9 of 10 elements are wrong, by up to 1.2 ulp",
+    }
+    ours = replace(comparison_case(65536, 77), step="", skipped=skipped)
+    del ours.samples_us[OURS]
+    skipped = {"triton": "wrong result: left NaN in its output at (8, 16)"}
+    older = replace(RUN, versions={**VERSIONS, "driver": "1.1"}, utc="2029-01-02T03:04:05+00:00")
+    other = replace(comparison_case(1, 32000), skipped=skipped, run=older)
+    store.write(Comparison, REFERENCE_GPU, [ours, other])
+    pictures = {dtype: ROOT / f"{dtype}.png" for dtype in DTYPES}
+    block = comparison_text.comparison_block(pictures)
+    assert "; 1 of 2 cases with other versions." in block
+    rows = rows_of(block)
+    missing = sum(cols == 50257 for dtype in DTYPES for _, cols in compared_shapes(dtype))
+    assert rows["ours"][2] == f"{1 + missing}: none of our kernels takes the shape"
+    assert rows["QuACK"] == ["0", "0", "1: QuACK needs cols % 4 == 0"]
+    assert rows["cuDNN"] == ["0", "0", "1: wrong result; wrong by up to 1.2 ulp"]
+    assert rows["Triton tutorial"][2] == "1: wrong result: left NaN in its output"
+    assert "Liger" not in rows
+    assert rows["vocabularies"][0] == "4 unsupported, 15 not compared"
+    assert rows_of(comparison_text.every_case())["65536 x 77"][-1] == "**unsupported**"
+
+
+def test_losses_are_said_by_name() -> None:
+    """Of which the records of related operations have none."""
+    lost = comparison_case(32768, 4096, "bfloat16", quack=9.5)
+    assert comparison_text.score([lost, comparison_case()]) == (
+        "Of 2 cases: 1 ahead, 1 lost (32768 x 4096 bfloat16 to QuACK by 5.0%)."
+    )

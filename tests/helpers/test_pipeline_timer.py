@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers.base.gpu import H200
 from helpers.measure import bench, pipeline_timer, samples
 from helpers.measure.bench import Candidate
-from helpers.measure.gpu_arrays import host_arrays, verify
+from helpers.measure.gpu_arrays import verify
 from helpers.measure.pipeline_timer import COPY, ORDINARY
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
@@ -158,17 +157,6 @@ def test_what_is_around_softmax_gets_what_the_writer_wrote(machine, monkeypatch)
         pipeline_timer.measure({"ours": backward(machine, 5.0)}, problem)
 
 
-@pytest.mark.parametrize(
-    ("operation", "into"), [("cross_entropy", "x"), ("cross_entropy_backward", "dx")]
-)
-def test_where_no_matrix_comes_out_the_logits_are_read_instead_of_copied(operation, into) -> None:
-    problem = Problem(3, 40, operation=operation)
-    arrays, did = host_arrays(problem), []
-    around = pipeline_timer.Ends(lambda source, x: did.append(x), lambda: None, did.append)
-    pipeline_timer.stand_in(problem, around).run(*arrays.values())
-    assert len(did) == 1 and did[0] is arrays[into]
-
-
 def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) -> None:
     pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
     text = " ".join(machine.order)
@@ -204,38 +192,12 @@ def test_buffers_are_gone_round_so_that_x_is_fresh_from_its_writer_alone(machine
     assert list(large) == ["fresh"] and large["fresh"].calls == 50
 
 
-def test_long_replays_are_cut_and_have_fewer_samples(machine, monkeypatch) -> None:
-    slow = machine.maker(COPY, 2000.0, lambda x: x, check_copy)
-    monkeypatch.setattr(bench, "copy_maker", lambda name: slow)
-    series = pipeline_timer.measure({"ours": machine.maker("ours", 2100.0)}, Problem(*LARGE))[
-        "fresh"
-    ]
-    assert series.calls == 10 and len(series.pipeline_us["ours"]) == 7
-    assert added(series, "ours").value == pytest.approx(2100, abs=0.1)
-
-
 def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) -> None:
     makers = {"ours": machine.maker("ours", 5.0, early=6.0)}
     series = pipeline_timer.measure(makers, Problem(3, 40))["fresh"]
     assert added(series, "ours").value == pytest.approx(6.0, abs=1e-3)
     assert added(series, "ours" + ORDINARY).value == pytest.approx(5.0, abs=1e-3)
     assert len(series.pipeline_us) == 3
-
-
-def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
-    cold, replay = [], bench.Graph.replay
-
-    def slow_at_first(graph) -> float:
-        if graph not in cold:
-            cold.append(graph)
-            return replay(graph) + 50 * len(cold)
-        return replay(graph)
-
-    monkeypatch.setattr(bench.Graph, "replay", slow_at_first)
-    series = pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))["fresh"]
-    assert len(cold) == 4
-    assert series.pipeline_us["ours"] == pytest.approx([8.0] * 21, abs=1e-3)
-    assert series.base_us["ours"] == pytest.approx([3.0] * 21, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -263,48 +225,6 @@ def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
         pipeline_timer.measure({"tires": machine.maker("tires", 5.0, tires)}, Problem(*LARGE))
 
 
-def test_writer_that_writes_nothing_is_found(machine, monkeypatch) -> None:
-    ends = pipeline_timer.ends(Problem(3, 40))._replace(
-        write=lambda source, x: machine.enqueue("write", WRITE, lambda: None)
-    )
-    monkeypatch.setattr(pipeline_timer, "ends", lambda *shape: ends)
-    with pytest.raises(Failure, match="wrong result"):
-        pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
-
-
-# ---- the ends ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("dtype", "words"), [("float32", 4096), ("bfloat16", 2048)])
-def test_ends_copy_read_all_bytes_and_sweep_twice_the_l2(dtype, words: int, monkeypatch) -> None:
-    enqueued = []
-
-    def candidate(bound) -> Candidate:
-        def run(x, y) -> None:
-            warps = bound.plan.grid * bound.plan.block // 32
-            assert y.size == warps >= bound.problem.rows * bound.problem.cols / 512, (
-                "a place for each warp"
-            )
-            enqueued.append((bound.name, *bound.problem.shape, x))
-
-        return Candidate(run, {}, {}, None)
-
-    fake = SimpleNamespace(zeros=np.zeros, empty=np.empty, float32=np.float32)
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(pipeline_timer, "gpu_in_use", lambda: H200)
-    monkeypatch.setattr(bench, "kernel_candidate", candidate)
-    monkeypatch.setattr(bench, "copy_maker", lambda name: lambda *run: Candidate(run, {}, {}, None))
-    problem = Problem(64, 4096, dtype)
-    around = pipeline_timer.ends(problem)
-    assert around.write == (problem,), "the copy over the same matrix"
-    around.read("y")
-    around.sweep()
-    (*read, y), (*swept, nothing) = enqueued
-    assert read == ["sums", 64, words] and y == "y"
-    assert swept == ["sums", 1, nothing.size] and nothing.nbytes == 2 * H200.l2
-    assert not nothing.any()
-
-
 # ---- the reader -------------------------------------------------------------------------------
 
 
@@ -319,11 +239,3 @@ def test_reader_reads_all_and_writes_little(shape: tuple[int, int]) -> None:
     assert y.sum() == pytest.approx(x.sum(), abs=1e-3)
     read, written = trace.counters.passes(x.size)
     assert read == 1 and round(written * x.size) == y.size
-
-
-def test_evicted_where_the_l2_could_hold_it() -> None:
-    l2 = 60 * 2**20
-    assert pipeline_timer.states_of(Problem(4096, 4096, "float32"), l2) == pipeline_timer.STATES
-    assert pipeline_timer.states_of(Problem(65536, 4096, "float32"), l2) == ("fresh",)
-    assert pipeline_timer.states_of(Problem(30720, 4096, "bfloat16"), l2) == pipeline_timer.STATES
-    assert pipeline_timer.states_of(Problem(30720, 4096, "float32"), l2) == ("fresh",)

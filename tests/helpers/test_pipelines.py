@@ -3,11 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from helpers.base.gpu import H200
-from helpers.catalogue import dispatch, registry, store
+from helpers.catalogue import registry, store
 from helpers.catalogue.registry import without_hints
 from helpers.measure import baselines, pipeline_timer, pipelines
 from helpers.measure.comparison import DTYPES
@@ -23,7 +21,7 @@ from helpers.measure.pipelines import (
     variants,
 )
 from helpers.measure.problem_groups import name_of
-from helpers.measure.records import launch_of, step_hash
+from helpers.measure.records import step_hash
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import PIPELINE_SHAPES
 from tests import made_up
@@ -89,28 +87,6 @@ def test_variants_are_all_that_a_table_may_ask_for() -> None:
     assert variants("09_grid", Problem(1, 2**20, "bfloat16"))[-1] == without_hints("09_grid")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dtype: str) -> None:
-    assert len(set(PIPELINE_SHAPES)) == 24
-    sizes = [rows * cols * np.dtype(dtype).itemsize for rows, cols in PIPELINE_SHAPES]
-    assert min(sizes) < 2e5 and max(sizes) > 8e8
-    assert all(rows * cols % 8 == 0 for rows, cols in PIPELINE_SHAPES), "the reader takes 16 bytes"
-    for shape in PIPELINE_SHAPES:
-        problem = Problem(*shape, dtype)
-        step = dispatch.best(problem, H200)
-        own, *others = variants(step, problem, H200)
-        assert launch_of(own, problem, H200) == launch_of(step, problem, H200)
-        assert without_hints(step) in (own, *others)
-
-
-def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
-    task = PipelineTask(Problem(*LARGE), PIPELINE_RUN, steps=("08_ahead", "10_sixteen_bit"))
-    assert task.ours(H200) == variants("08_cluster", task.problem)
-    task = PipelineTask(Problem(1024, 65536), PIPELINE_RUN, steps=("08_ahead",))
-    ahead = variants("08_ahead", task.problem)
-    assert task.ours(H200) == [*variants("08_cluster", task.problem), *ahead]
-
-
 # ---- verdicts ---------------------------------------------------------------------------------
 
 
@@ -131,21 +107,6 @@ def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
 def test_verdict(us: list[float], noise_us: float, verdict: str) -> None:
     assert pipeline_case(us, noise_us=noise_us).verdict == verdict
     assert verdict in VERDICTS
-
-
-def test_the_best_of_those_that_are_faster_comes_first() -> None:
-    case = pipeline_case([10.0, 9.5, 9.0, 10.0])
-    _, second, first, _ = case.launches
-    assert list(case.faster(case.chosen)) == [first, second]
-    (line,) = behind([case, pipeline_case([10.0])])
-    assert line.startswith(f"65536 x 4096 float32, fresh: {first} is faster by ")
-    assert line.endswith("%") and abs(float(line.split()[-1][:-1]) - 10) < 1
-
-
-def test_no_verdict_on_what_was_not_timed(monkeypatch) -> None:
-    case = pipeline_case([10.0])
-    monkeypatch.setattr(pipelines, "step_hash", lambda step: "another")
-    assert (case.chosen, case.plain, case.verdict) == (None, None, "not timed")
 
 
 def test_what_is_chosen_by_other_rules_is_found_among_the_variants(

@@ -155,12 +155,6 @@ def test_what_is_faster_together_is_found_confirmed_and_kept(machine, capsys) ->
     assert best(found.problem, H200) == found.trial
 
 
-def test_a_gain_within_the_noise_is_none(machine) -> None:
-    machine.us, machine.noise = lambda plan: 100 - (plan.block == 192), 0.02
-    assert run() == 0
-    assert {line.trial for line in store.read(Tuned, FOLDER)} == {"08_cluster"}
-
-
 def test_hints_for_the_cache_are_not_tried() -> None:
     """They gain in this benchmark what they cost the next kernel."""
     trials = starts(PROBLEM, H200)

@@ -10,10 +10,10 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.catalogue.plan import Plan
 from helpers.commands.tune import FINALISTS, ROUNDS
-from helpers.measure import tuning, workers
+from helpers.measure import tuning
 from helpers.measure.bench import COPY
 from helpers.measure.records import Timed
-from helpers.measure.tuning import Search, Timer, knobs, look, values
+from helpers.measure.tuning import Search, knobs, look
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
@@ -83,40 +83,6 @@ def test_a_planted_optimum_is_found_within_so_many_trials() -> None:
     looks = [names for names, few in time.asked if few]
     assert all(names[0] == "08_cluster" for names in looks), "each beside the rule's plan"
     assert [few for _, few in time.asked[-3:]] == [0, 0, 0], "in runs that did not choose it too"
-
-
-def test_threads_and_blocks_that_are_better_only_together_are_found() -> None:
-    """Planted: more threads in as many blocks. More threads in fewer blocks, as the table has them,
-    and more blocks of as many threads are both slower than what is shipped."""
-
-    def us(plan: Plan) -> float:
-        together = plan.macros["THREADS"] == 224 and plan.macros["RESIDENT"] == 8
-        off = abs(plan.macros["THREADS"] - 128) / 100 + abs(plan.macros["RESIDENT"] - 8)
-        return 90.0 if together else 100 + off
-
-    where = Problem(4096, 4096, "bfloat16")
-    time = MadeUp(us, where)
-    found = search(time, "11_any_row", seconds=60)
-    shipped = load("11_any_row").at(where, H200).plan.macros
-    assert (shipped["THREADS"], shipped["RESIDENT"]) == (128, 8)
-    found.run()
-    assert verdict(found)
-    best = load(found.best).at(where, H200).plan.macros
-    assert (best["THREADS"], best["RESIDENT"]) == (224, 8)
-    assert len(time.trials) < 120
-
-
-def test_the_better_kernel_is_found_and_one_far_behind_is_left_alone() -> None:
-    def us(plan: Plan) -> float:
-        return planted(plan) * (1 if "LATE" in plan.macros else 1.2)
-
-    time = MadeUp(us)
-    found = search(time, "08_cluster", "11_any_row", "11_any_length")
-    found.run()
-    assert verdict(found).startswith("11_any_row-")
-    slow = MadeUp(lambda plan: planted(plan) * (1 if "LATE" not in plan.macros else 3))
-    search(slow, "08_cluster", "11_any_row").run()
-    assert [name for name in slow.trials if name.startswith("11")] == ["11_any_row"]
 
 
 @pytest.mark.parametrize("rounds", [ROUNDS, (2,)])
@@ -203,52 +169,7 @@ def test_what_is_tried_comes_from_the_header() -> None:
     assert "LATE" not in knobs(load("11_any_row").header)
 
 
-@pytest.mark.parametrize(
-    ("name", "cases", "own", "tried"),
-    [
-        ("THREADS", ["64", "512"], 192, [64, 96, 128, 160, 224, 256, 288, 512]),
-        ("CLUSTER", ["1"], 2, [1, 4, 8, 16]),
-        ("EVICT_LAST", ["1", "0"], 1, [0]),
-        ("TURN", ["1", "0"], 0, [1]),
-        ("DENSE", ["x_stride == cols && y_stride == cols"], 1, [0]),
-        ("ROWS", ["1"], 1, [2]),
-        ("RUN", ["64 / LANES"], 8, [4, 7, 9, 16]),
-        ("PACKS", [], 8, [4, 7, 9, 16]),
-        ("SM_THREADS", ["1536", "THREADS"], 1024, [512, 896, 1152, 1536, 2048]),
-    ],
-)
-def test_values_lie_around_the_own_one(name, cases, own, tried) -> None:
-    assert values(name, cases, own) == tried
-
-
 # ---- processes --------------------------------------------------------------------------------
-
-
-def test_a_timer_outlives_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = []
-
-    def deal(work, tasks, apart):
-        assert apart, "a trial may be wrong in any way"
-        try:
-            while tasks:
-                task = tasks.popleft()
-                _, names, _ = task
-                if names == ("stop",):
-                    raise KeyboardInterrupt
-                yield task, Failure("bad", "x") if names == ("bad",) else {"names": names}
-        finally:
-            done.append("ended")
-
-    monkeypatch.setattr(workers, "deal", deal)
-    timer = Timer()
-    assert timer(WHERE, ["a", "b"], 5) == {"names": ("a", "b")}
-    with pytest.raises(Failure, match="x: bad"):
-        timer(WHERE, ["bad"], 5)
-    with pytest.raises(KeyboardInterrupt):
-        timer(WHERE, ["stop"], 5)
-    assert timer(WHERE, ["c"], 0) == {"names": ("c",)}
-    timer.close()
-    assert done == ["ended", "ended"]
 
 
 @pytest.mark.parametrize(
