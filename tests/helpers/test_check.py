@@ -166,7 +166,7 @@ def fast_fp32(x):
     return exponentials * (np.float32(1) / exponentials.sum(axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("cols", [1, 7, 31, 32, 33, 1000, 1024, 4097, 32768])
+@pytest.mark.parametrize("cols", [1, 7, 33, 1000, 32768])
 @pytest.mark.parametrize(
     "evaluation",
     [right, plain_fp32, serial_fp32, online_fp32, fast_fp32],
@@ -310,20 +310,6 @@ def test_special_row_accepts_exactly_what_pytorch_gives(case: str) -> None:
                 check_softmax(x, wrong)
 
 
-@pytest.mark.parametrize("cols", [1, 2, 3, 5, 100])
-def test_special_rows_hold_every_special_value(cols: int) -> None:
-    x = special_rows(cols)
-    assert x.shape == (6, cols) and x.dtype == np.float32
-    assert np.isneginf(x[3]).all()
-    assert np.isnan(x[4]).sum() == 1
-    assert np.isposinf(x[5]).sum() == 1
-    assert np.isfinite(x[2]).sum() == 1
-    if cols > 2:
-        for row in (0, 1):  # masks of the tail, and scattered
-            assert 0 < np.isneginf(x[row]).sum() < cols
-    check_softmax(x, right(x))
-
-
 @pytest.mark.parametrize("cols", [5, 100])
 def test_dropped_special_value_is_rejected(cols: int) -> None:
     """fmaxf drops a NaN; a guard against division by zero turns a masked row into zeros."""
@@ -359,24 +345,6 @@ def test_input_exposes_mistakes(shape: tuple[int, int]) -> None:
         assert all(len(np.unique(row)) < cols for row in x), "a row has a tie"
         if rows > 30:
             assert len(np.unique(x.argmax(axis=1))) > 1, "not always in the same column"
-
-
-def test_input_depends_on_seed_and_shape_alone() -> None:
-    assert np.array_equal(make_input(5, 33, seed=3), make_input(5, 33, seed=3))
-    assert not np.array_equal(make_input(5, 33, seed=3), make_input(5, 33, seed=4))
-
-
-@pytest.mark.parametrize("dtype", SIXTEEN_BIT)
-def test_16_bit_input_exposes_mistakes(dtype: str) -> None:
-    x = make_input(64, 65, dtype=dtype)
-    exact = x.astype(np.float64)
-    assert x.dtype.name == dtype and np.isfinite(exact).all()
-    assert len(np.unique(exact, axis=0)) == 64
-    assert (np.abs(np.median(exact[::2], axis=1)) > 80).all(), "far from 0"
-    assert (np.abs(np.median(exact[1::2], axis=1)) < 2).all(), "with all their digits"
-    assert (np.diff(np.sort(exact, axis=1)[:, -2:], axis=1) > 2).all()
-    y = poisoned(x)
-    assert y.dtype == x.dtype and np.isnan(y).all()
 
 
 # ---- copies -----------------------------------------------------------------------------------

@@ -152,16 +152,6 @@ def test_any_matrix_is_right_on_the_gpu(first: int) -> None:
             run_on_gpu(matrix)
 
 
-def test_groups_are_of_many_kinds() -> None:
-    groups = [next(matrices(group, 1, 3000, 2**13)) for group in range(GPU_GROUPS)]
-    assert {matrix.dtype for matrix in groups} == {"float32", "float16", "bfloat16"}
-    alike = [matrix.x_phase == matrix.y_phase for matrix in groups]
-    strided = [matrix.x_stride > matrix.cols for matrix in groups]
-    assert 10 < sum(strided) < GPU_GROUPS - 10 and 10 < alike.count(False)
-    steps = {chosen(matrix)[1].name for matrix in groups}
-    assert {"softmax_any_row", "softmax_short_rows", "softmax_warp", "softmax_cluster"} <= steps
-
-
 @pytest.mark.parametrize(
     ("step", "old", "new"),
     [

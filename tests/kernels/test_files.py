@@ -16,7 +16,6 @@ from helpers.catalogue.header import KEYS, OPTIONAL_KEYS, header
 from helpers.catalogue.plan import DTYPE_OPTIONS, Header
 from helpers.catalogue.registry import (
     PRODUCTION,
-    resolved,
     source,
     split_trial,
     step_number,
@@ -28,10 +27,9 @@ from helpers.problem.operations import COPY, SOFTMAX
 from helpers.problem.problem import MAX_INT, Problem
 from helpers.run.bound import Kernel, kernel_of
 from helpers.run.references import make_inputs, outputs
-from helpers.simt import cache, lines_of
+from helpers.simt import cache
 from helpers.simt.compile import CompileError, compile_ptx, include_folders, toolkit_versions
 from helpers.simt.cuda_text import kernel_names, signature, strip_comments, token_hash
-from tests.helpers.sources import APART
 
 CONDITION = ast.Compare | ast.BoolOp  # 0 or 1
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
@@ -140,19 +138,6 @@ def test_series_is_complete() -> None:
     assert {*PRODUCTION} <= chosen <= {*steps(), *PRODUCTION}
 
 
-def test_what_may_be_zero_is_read_from_the_table() -> None:
-    assert yes_or_no(header(source("09_grid.cu"))) >= {"STREAMING", "PROGRAMMATIC"}
-    assert yes_or_no(header(source("07_warp.cu"))) == set(), "ROWS = 1 is no such macro"
-    for value, found in (
-        ("cols > 9 || rows > 9", {"ROWS"}),
-        ("1 when cols > 9\n//                 | rows == 1", {"ROWS"}),
-        ("2 * (cols > 9)", set()),
-        ("rows / 9", set()),
-    ):
-        code = source("07_warp.cu").replace("ROWS  = 1", f"ROWS  = {value}")
-        assert yes_or_no(header(code)) == found
-
-
 # ---- each file --------------------------------------------------------------------------------
 
 
@@ -178,23 +163,6 @@ def text_complaints(text: str) -> list[str]:
 def test_texts_keep_the_rules() -> None:
     texts = {file: (KERNELS / file).read_bytes().decode() for file in FILES}
     assert {file: said for file, text in texts.items() if (said := text_complaints(text))} == {}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "about"),
-    [
-        ("// SPDX", "//  SPDX", "licence"),
-        ("\n}\n", "\n}", "no end of the last line"),
-        ("    ", "\t", "a tab"),
-        ("\n", "\r\n", "a carriage return"),
-        ("// Idea:", f"// Idea: {'so ' * 40}", "100 columns"),
-        ('extern "C"', '#include <cooperative_groups.h>\nextern "C"', "a header that is neither"),
-        ("// Measured: ", "// Seen: ", "depends on its header"),
-    ],
-)
-def test_a_text_that_breaks_a_rule_is_found(old: str, new: str, about: str) -> None:
-    text = source("01_naive.cu")
-    assert old in text and any(about in said for said in text_complaints(text.replace(old, new)))
 
 
 @each_file
@@ -297,17 +265,6 @@ def compiles_alone(code: str, production: bool = True) -> None:
             assert compile_plain(code, f"{target}_{arch}", every[number % len(every)]) == ""
 
 
-def test_a_cluster_on_a_gpu_without_clusters_does_not_compile() -> None:
-    """The check above sees what a plan for another architecture would hide."""
-    compiles_alone(APART)
-    for arch, blocks in ((75, 1), (90, 2)):
-        options = header(APART).plan(Problem(3, 1000), GPUS[arch]).options
-        assert f"-DCLUSTER={blocks}" in options
-    assert compile_plain(APART, "sm_90", options) == ""
-    with pytest.raises(CompileError):
-        compile_plain(APART, "sm_75", options)
-
-
 @pytest.mark.parametrize("file", SERIES)
 def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
     code = source(file)
@@ -359,27 +316,6 @@ def test_every_include_compiles_alone_and_serves_two_kernels() -> None:
         assert "#pragma once\n" in path.read_text() and len(path.read_text().splitlines()) <= 130
 
 
-def test_includes_are_resolved_once_and_lines_keep_their_numbers() -> None:
-    files = {
-        "variants/a.cu": '// a\n#include "../include/b.cuh"\n#include "../include/c.cuh"\nint a;\n',
-        "include/b.cuh": '#pragma once\n#include "c.cuh"\nint b;\n',
-        "include/c.cuh": "#pragma once\n#include <cuda_fp16.h>\nint c;\n",
-    }
-    code = resolved("variants/a.cu", files.__getitem__)
-    assert {file: {**lines} for file, lines in lines_of(code).items()} == {
-        "kernels/variants/a.cu": dict(enumerate(files["variants/a.cu"].splitlines(), 1)),
-        "kernels/include/b.cuh": {1: "", 2: '#include "c.cuh"', 3: "int b;"},
-        "kernels/include/c.cuh": {1: "", 2: "#include <cuda_fp16.h>", 3: "int c;"},
-    }
-    assert [line for line in code.splitlines() if line.startswith("int")] == [
-        "int c;",
-        "int b;",
-        "int a;",
-    ]
-    with pytest.raises(KeyError, match="include/d.cuh"):
-        resolved("a.cu", {"a.cu": '#include "include/d.cuh"\n'}.__getitem__)
-
-
 def test_plain_compilation_catches_a_missing_device() -> None:
     """The check above can fail: this compiles with CuPy's options and not without."""
     code = """
@@ -390,17 +326,3 @@ def test_plain_compilation_catches_a_missing_device() -> None:
     with pytest.raises(CompileError, match="is considered a host function"):
         compile_plain(code, "compute_90")
     assert compile_plain(code.replace("float twice", "__device__ float twice"), "compute_90") == ""
-
-
-def test_plain_compilation_reports_warnings() -> None:
-    code = 'extern "C" __global__ void kernel(float* y) { int unused; y[0] = 1.0f; }'
-    assert "never referenced" in compile_plain(code, "compute_90")
-
-
-def test_machine_code_catches_what_the_assembler_refuses() -> None:
-    code = """
-    extern "C" __global__ void kernel(float* y) { asm volatile("griddepcontrol.wait;"); }
-    """
-    assert compile_plain(code, "compute_75") == "" == compile_plain(code, "sm_90")
-    with pytest.raises(CompileError):
-        compile_plain(code, "sm_75")

@@ -8,22 +8,13 @@ import numpy as np
 import pytest
 
 from helpers.catalogue.registry import source
-from helpers.run.bound import bind, load
+from helpers.run.bound import bind
 from helpers.run.check import WrongResult, check_kernel
 from helpers.run.execute import KernelBug
 from helpers.simt import compile_ptx
 
 FUSED, BACK = source("12_fused.cu"), source("14_backward.cu")
 SHAPES = [(9, 512), (7, 1032), (1, 256)]
-
-
-def test_what_is_not_built_is_refused_by_name() -> None:
-    with pytest.raises(
-        ValueError, match=r"does not build .*WIDE = 1.*; its header says .WIDE == 0"
-    ):
-        load("12_fused").bind(4, 512, "float32", features={"WIDE": 1})
-    with pytest.raises(ValueError, match="LOG = 1, .*DROPOUT = 1.*; its header says .*LOG == 0"):
-        load("12_fused").bind(4, 512, features={"LOG": 1, "DROPOUT": 1})
 
 
 # ---- mistakes that a check finds --------------------------------------------------------------

@@ -124,7 +124,7 @@ def checked(dx: np.ndarray, x: np.ndarray, target: np.ndarray, dloss: np.ndarray
     assert (off <= allowed(chain, dx.dtype)).all(), f"off by {(off / np.abs(found.value)).max():g}"
 
 
-each_size = pytest.mark.parametrize("largest", [8.0, 128.0, 512.0, 4096.0, 8192.0])
+each_size = pytest.mark.parametrize("largest", [8.0, 512.0, 8192.0])
 each_kind = pytest.mark.parametrize("sure", [False, True], ids=["ordinary", "sure"])
 
 
@@ -152,7 +152,7 @@ def test_the_gradient_is_right_from_x_at_large_logits(largest, sure, dtype, code
 
 @each_code
 @each_kind
-@pytest.mark.parametrize("largest", [512.0, 4096.0, 8192.0])
+@pytest.mark.parametrize("largest", [512.0, 8192.0])
 def test_a_gradient_from_a_rounded_lse_is_found(largest: float, sure: bool, code: str) -> None:
     old, new = OLD_FORMULA if code == GRADIENT_CODE else ROUNDED
     assert code.count(old) == 1
@@ -309,19 +309,15 @@ def test_a_causal_gradient_does_not_load_what_is_hidden(diagonal: int, dtype: st
     ("file", "old", "new", "features"),
     [
         (BACK, "y.x * dy.x + y.y * dy.y", "y.x + y.y", {}),
-        (BACK, "y.x * (dy.x - dot), y.y * (dy.y - dot)", "y.x * dy.x - dot, y.y * dy.y - dot", {}),
         (BACK, "factor = scale * dropout.factor()", "factor = scale", {"DROPOUT": 1}),
         (BACK, "factor = scale * ", "factor = ", {}),
         (BACK, "stays(drawn[k], 2 * c + 1)", "stays(drawn[k], 2 * c)", {"DROPOUT": 1}),
         (BACK, "dot += LOG ? other.z : other.z * weight", "dot += other.z", {"FROM_X": 1}),
-        (BACK, "LOG ? dot : dot * weight", "dot", {"FROM_X": 1}),
         (BACK, "if (FROM_X && !LOG) of_row.dot /= of_row.sum;", "", {"FROM_X": 1}),
-        (BACK, "if (row >= rows) return;", "", {}),
         (BACK, "if (MASK) hidden.hide", "if (false) hidden.hide", {"MASK": 1}),
         (BACK, "reinterpret_cast<T*>(&dy[k])[c] = T(0.0f);", "", {"MASK": 1}),
         (BACK, "reinterpret_cast<T*>(&y[k])[c] = T(past_end());", "", {"MASK": 2}),
         (BACK, "width + c >= visible", "width + c > visible", {"MASK": 2}),
-        (BACK, "(visible + width - 1) / width", "visible / width", {"MASK": 2}),
         (BACK, "if (MASK && of_row.sum == 0.0f)", "if (false)", {"MASK": 1, "FROM_X": 1}),
         (BACK, "row / group * rows + ", "", {"MASK": 1}),
         (BACK, "1 + diagonal", "1 + 0 * diagonal", {"MASK": 2}),
@@ -335,50 +331,29 @@ def test_a_causal_gradient_does_not_load_what_is_hidden(diagonal: int, dtype: st
         (LOSS, "sum *= fast_exp(thread_max - new_max);", "", {}),
         (LOSS, "total / cols", "total / packs", {}),
         (LOSS, "sum == 0.0f ? minus_inf() : row_max", "row_max + log_sum", {}),
-        (LOSS, "sum == 0.0f ? minus_inf() : row_max", "row_max", {}),
-        (LOSS, "wanted == ignore_index ? 0.0f : ", "", {}),
         (LOSS, "wanted >= 0 && wanted < cols", "true", {}),
         (LOSS, "rank == 0 && threadIdx.x < ends", "rank == 0 && threadIdx.x < head", {}),
         (GRADIENT, "gradient(v_hot) - hot", "gradient(v_hot) - d", {}),
         (GRADIENT, "1.0f + 2.0f * z_loss * (", "1.0f + z_loss * (", {}),
-        (GRADIENT, "(row_max + log_sum)", "log_sum", {}),
         (GRADIENT, *OLD_FORMULA, {}),
         (GRADIENT, "has_end[i] && end[i] == hot_column", "false", {}),
-        (GRADIENT, "v_end[i] = 0.0f;", ";", {}),
         (GRADIENT, "together > 1 && row >= rows", "false", {}),
-        (GRADIENT, "threadIdx.x % THREADS", "threadIdx.x", {}),
         (GRADIENT, "(BLOCKS * THREADS) == rank * THREADS + thread", "BLOCKS == rank", {}),
-        (GRADIENT, "thread + i * THREADS", "thread", {}),
         (GRADIENT, "pack < packs && whole", "pack < packs", {}),
         (SHORT, "row < rows ? cols : 0", "cols", {}),
-        (SHORT, "lane == 0 && row < rows", "lane == 0", {}),
         (SHORT, "end < head ? 0 : packs * width", "packs * width", {}),
-        (SHORT, "end = lane + i * LANES", "end = lane", {}),
         (SHORT, "sum += fast_exp(v_end[i] - row_max)", "sum += 0.0f", {}),
         (SHORT, "warp_sum<LANES>(sum)", "warp_sum(sum)", {}),
-        (SHORT, "if (column < count) total", "total", {}),
         (SHORT, "if (lane + k * LANES < packs)", "", {}),
-        (SHORT, "total / cols", "total / packs", {}),
-        (SHORT, "sum == 0.0f ? minus_inf() : row_max", "row_max", {}),
-        (SHORT, "wanted == ignore_index ? 0.0f : ", "", {}),
-        (SHORT, "wanted >= 0 && wanted < cols", "true", {}),
         (SHORT, "log_sum + (row_max - x_target)", "log_sum - x_target", {}),
         (BOTH, "sum_of<keep>(v, thread_max, v_end)", "sum_of<keep>(v, thread_max)", {}),
         (BOTH, "messages[i].y * fast_exp(messages[i].x - row_max)", "messages[i].y", {}),
-        (BOTH, "if (pack_of(k) < packs) total", "total", {}),
         (BOTH, "row_total / cols", "total / cols", {}),
-        (BOTH, "z_loss * lse * lse", "z_loss * lse", {}),
         (BOTH, "1.0f + 2.0f * z_loss * lse", "1.0f", {}),
-        (BOTH, "loss[row] = ignored ? 0.0f :", "loss[row] =", {}),
         (BOTH, "ignored ? 0.0f : inside ? given", "inside ? given", {}),
-        (BOTH, "wanted >= 0 && wanted < cols", "true", {}),
         (BOTH, "hot_pack < packs", "true", {}),
-        (BOTH, "has_end && end == hot_column", "false", {}),
-        (BOTH, "== pack_of(0)", "== threadIdx.x", {}),
         (BOTH, "hot_column < 0 ? rank == 0 && threadIdx.x == 0 : owns", "owns", {}),
         (BOTH, "factor, -level) - hot", "factor, -level) - d", {}),
-        (BOTH, "d * smoothing / cols", "smoothing / cols", {}),
-        (BOTH, "pack_of(k) < packs && whole", "pack_of(k) < packs", {}),
         (BOTH, *ROUNDED, {}),
     ],
 )

@@ -99,16 +99,6 @@ def too_many(found: list[Planned]) -> list[Planned]:
     return wrong
 
 
-@pytest.mark.parametrize(
-    ("name", "old"),
-    [("09_grid", "min(rows, sms / BLOCKS)"), ("08_ahead", "sms * 10 / 11")],
-)
-def test_a_number_of_one_gpu_in_their_place_is_noticed(name: str, old: str) -> None:
-    code = source(f"{name}.cu")
-    assert old in code
-    assert too_many(plans_of(code.replace(old, old.replace("sms", "132"))))
-
-
 def check_rows(contract: Header, found: list[Planned]) -> None:
     """Hold that every row has its threads, and every column."""
     for *place, plan in found:

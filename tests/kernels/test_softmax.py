@@ -15,7 +15,6 @@ from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, bind, load
 from helpers.run.check import (
     UNTOUCHED,
-    WrongResult,
     check_copy,
     check_softmax,
     strided_copy,
@@ -36,11 +35,11 @@ DTYPES = ("float32", "float16", "bfloat16")
 SIXTEEN_BIT_DTYPES = DTYPES[1:]
 SIXTEEN_BIT = [name for name in NAMES if any(d.itemsize == 2 for d in CONTRACT[name].dtypes)]
 STRIDED = [name for name in NAMES if CONTRACT[name].strided]
-# 25 shapes of at most 2^18 elements. Where a thread computes a row, time follows the columns.
+# 18 shapes of at most 2^18 elements. Where a thread computes a row, time follows the columns.
 SHAPES = (
-    *((1, 1), (5, 1), (2**18, 1), (1000, 2), (5, 3), (87381, 3), (33, 4), (1, 7), (4097, 7)),
-    *((5, 8), (129, 16), (1, 31), (257, 31), (8192, 32), (5, 33), (100, 63), (64, 65)),
-    *((33, 100), (1, 127), (2, 257), (300, 129), (5, 1000), (256, 1024), (1, 1025), (5, 4097)),
+    *((1, 1), (2**18, 1), (1000, 2), (5, 3), (33, 4), (4097, 7), (5, 8), (1, 31), (257, 31)),
+    *((8192, 32), (5, 33), (100, 63), (33, 100), (2, 257), (5, 1000), (256, 1024), (1, 1025)),
+    (5, 4097),
 )
 # Beside them for kernels that are compiled for each shape, and for 16 bits.
 LONG_SHAPES = ((3, 20000), (5, 16384), (1, 32001), (2, 65544), (1, 131072), (1, 2**18))
@@ -139,15 +138,6 @@ def test_results_are_right(name: str) -> None:
     check_all(name, inputs(name))
 
 
-def test_the_shape_at_which_a_kernel_is_wrong_is_named(monkeypatch) -> None:
-    end = "if (row >= rows) return;"
-    assert end in CODE["01_naive"]
-    wrong = CODE["01_naive"].replace(end, "if (row >= rows || cols == 33) return;")
-    monkeypatch.setitem(CODE, "01_naive", wrong)
-    with pytest.raises(AssertionError, match="^5 x 33 float32: WrongResult: 165 of 165 "):
-        test_results_are_right("01_naive")
-
-
 def large_rows(cols: int, dtype: str) -> np.ndarray:
     """Rows of ten small columns with the others masked, of nothing but masks, and of large columns:
     whatever multiplies a column by log2(e) before it subtracts must not overflow, nor round."""
@@ -185,10 +175,10 @@ def extreme_rows() -> np.ndarray:
 )
 def test_special_and_large_rows_are_right(name: str, dtype: str) -> None:
     """Infinities, NaN, masks and columns whose product with log2(e) is no number."""
-    lengths = (1, 5, 33, 64, 100, 1000, 20000)
+    lengths = (1, 5, 33, 100, 1000, 20000)
     if name not in PER_SHAPE:  # compiled once; a loop over 100 columns is that over more
-        lengths = lengths[: 5 if CONTRACT[name].fields["Row"] == "one thread" else 6]
-    lengths = lengths[:: 2 if name in variants() else 1]
+        lengths = lengths[: 4 if CONTRACT[name].fields["Row"] == "one thread" else 5]
+    lengths = lengths[1::2] if name in variants() else lengths
     matrices = [special_rows(cols, dtype) for cols in lengths]
     if CONTRACT[name].operation is SOFTMAX:
         long = [cols for cols in lengths if cols >= 100]
@@ -264,21 +254,6 @@ def test_rows_that_are_apart_are_right(name: str, layout: str) -> None:
             check_layout(name, x, layout)
 
 
-@each_kernel
-def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
-    dtype = CONTRACT[name].dtypes[0]
-    shape = (5, 100) if CONTRACT[name].accepts(Problem(5, 100, dtype)) else (3, 20000)
-    accepts_or_skip(name, *shape, dtype)
-    x = make_input(*shape, dtype=dtype)
-    bound = bind(CODE[name], *shape, dtype)
-    results = []
-    for held in (np.nan, 0.0, -1e4):
-        y = np.full_like(x, held)
-        assert not bound.simulate(x, y).findings
-        results.append(y)
-    assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
-
-
 STAYS = "08_ahead"  # clusters of it take row after row
 
 
@@ -344,21 +319,6 @@ def test_a_row_may_have_more_blocks_than_a_warp_has_lanes() -> None:
     assert len(workspace) > 8 * 32**2
     check_softmax(x, y)
     assert not findings and not workspace.any()
-
-
-def test_a_second_row_and_every_box_are_tested() -> None:
-    """Two defects: rows beyond the first of a group are left out; boxes beyond 32 stay full."""
-    code = CODE["09_grid"]
-    one_row = code.replace("row += gridDim.x / BLOCKS", "row += rows")
-    full = "if (lane + 32 * i < BLOCKS) store_relaxed"
-    some = code.replace(full, full.replace("BLOCKS", "min(32, BLOCKS)"))
-    assert code not in (one_row, some)
-    x = make_input(7, 20000)
-    y, _, _ = computed_in_groups(x, 4, one_row)
-    with pytest.raises(WrongResult):
-        check_softmax(x, y)
-    _, _, workspace = computed_in_groups(make_input(1, 131072), code=some, few_packs=1)
-    assert workspace.any()
 
 
 def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
