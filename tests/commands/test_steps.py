@@ -1,15 +1,15 @@
-"""The recorder: it can be interrupted, keeps what is right and names what is not."""
+"""The recorder of the steps: it can be interrupted, and says what it leaves out."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
+from helpers.catalogue.registry import TORCH
 from helpers.commands import measure as command
 from helpers.measure import baselines, bench
-from helpers.measure.records import Timed, families_of, load_record, takes
-from helpers.problem.problem import DTYPES, Problem
+from helpers.measure.records import Timed, load_record
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import GRID_SHAPES, SWEEP_SHAPES
 from tests import made_up
 
@@ -21,14 +21,13 @@ def fake_time(step: str, problem: Problem) -> Timed:
 
 @pytest.fixture
 def fake_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A recorder that measures nothing: `measured` lists what it was asked for, `others` what is
-    not softmax."""
-    fake = SimpleNamespace(measured=[], others=[], fail_after=None)
+    """A recorder that measures nothing: `measured` lists what it was asked for."""
+    fake = SimpleNamespace(measured=[], fail_after=None)
 
     def measure(makers: dict, problem: Problem) -> dict:
         if len(fake.measured) == fake.fail_after:
             raise KeyboardInterrupt
-        (fake.measured if problem.plain else fake.others).append((frozenset(makers), problem))
+        fake.measured.append((frozenset(makers), problem))
         return {name: fake_time(name, problem) for name in makers}
 
     some = [*GRID_SHAPES[9:], *SWEEP_SHAPES[:3]]
@@ -70,22 +69,6 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
     with pytest.raises(KeyboardInterrupt):
         command.main(["steps", "--steps", "01_naive", "--fresh"])
     assert len(load_record("01_naive", "nvidia-test").cases) == 5, "the others stay"
-
-
-def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
-    assert command.main(["steps"]) == 0
-    assert {problem.dtype for _, problem in fake_gpu.measured} == {*DTYPES}
-    for names, at in fake_gpu.measured:
-        taking = {step for step in known_steps() if takes(step, at)}
-        place = at.place(dtype=True)
-        beside = [some for some, one in fake_gpu.others if one.place(dtype=True) == place]
-        others = frozenset().union(*beside)
-        assert names | others == taking and not names & others
-    reads = Problem(*GRID_SHAPES[9], operation="read")
-    assert (frozenset({"variants/00_read"}), reads) in fake_gpu.others
-    assert fake_gpu.measured[-1][0] == {
-        step for step in [UNFUSED, *steps()] if "sweep" in families_of(step)
-    }
 
 
 def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, capsys) -> None:

@@ -55,13 +55,6 @@ def test_what_does_not_is_named(given: dict, said: str) -> None:
     assert str(caught.value) == said
 
 
-def test_what_is_missing_and_what_is_one_of_several() -> None:
-    with pytest.raises(TypeError, match="^f: missing a required argument: 'name'$"):
-        f()
-    with pytest.raises(TypeError, match=r"^several: names must be a str, not array\("):
-        several("a", np.zeros((99, 99)))
-
-
 def test_what_fitted_once_says_nothing_of_another_class_name_or_number_of_arguments() -> None:
     """The second call of a kind is looked at less closely."""
     for _ in range(2):

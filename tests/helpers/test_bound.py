@@ -4,7 +4,6 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.header import header
 from helpers.catalogue.registry import source
 from helpers.problem.problem import Problem
@@ -12,7 +11,7 @@ from helpers.run.bound import BoundKernel, bind, kernel_of, load
 from helpers.run.check import check_softmax, strided_copy
 from helpers.run.execute import KernelBug
 from helpers.run.references import make_input, poisoned
-from tests.helpers.sources import APART, LANES, TOGETHER, edited
+from tests.helpers.sources import APART, LANES, TOGETHER
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -26,33 +25,6 @@ def bytes_of(bound: BoundKernel) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---- load -------------------------------------------------------------------------------------
-
-
-def test_a_step_is_planned_by_its_header() -> None:
-    kernel = load("07_warp")
-    contract = header(source("07_warp.cu"))
-    assert kernel.header.fields == contract.fields and kernel.name == "softmax_warp"
-    for dtype in ("float32", "float16"):
-        bound = kernel.bind(10, 64, dtype)
-        assert (
-            bound.plan == contract.plan(Problem(10, 64, dtype))
-            and bound.options == bound.plan.options
-        )
-        assert bound.launch == bound.plan.launch and bound.dtype == np.dtype(dtype)
-    assert kernel.accepts(10, 64) and not kernel.accepts(10, 64, "float64")
-    with pytest.raises(ValueError, match="cannot take rows = 10, cols = 1000000"):
-        kernel.bind(10, 1000000)
-
-
-def test_a_trial_is_planned_otherwise() -> None:
-    trial = load("07_warp-WIDTH2-ROWS2").bind(10, 64)
-    assert trial.plan.macros == {"WIDTH": 2, "LANES": 32, "PACKS": 1, "ROWS": 2}
-    naive = load("01_naive-b32").bind(129, 7)
-    assert naive.launch == {"grid": 5, "block": 32, "shared_mem": 0}
-    few = load("09_grid-FEW_PACKS4").bind(1, 131072)
-    assert few.plan.values["few_packs"] == 4 and few.plan.values["few"] == 16
-    numbers = load("05_float4-UNROLL1").bind(3, 64)
-    assert numbers.options == ("-DUNROLL=1",), "a number of the file"
 
 
 @pytest.mark.parametrize(
@@ -118,31 +90,9 @@ def test_what_bind_is_given_beside_a_kernel_is_tried() -> None:
             bind(kernel, 129, 7, changes={"WIDTH": 2})
 
 
-def test_the_gpu_reaches_the_plan() -> None:
-    one = load("09_grid").bind(7, 20000, gpu=Gpu(90, sms=4, l2=2**20))
-    assert one.plan.grid == 4 and load("09_grid").bind(7, 20000).plan.grid == 14
-    assert one.gpu.sms == 4 and load("09_grid").bind(7, 20000).gpu == H200
-    assert not load("09_grid").accepts(1, 2**20, gpu=Gpu(90, sms=4, l2=2**20))
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint32])
-def test_integers_of_numpy_do_not_overflow(kind: type) -> None:
-    for step, rows, cols in (("08_cluster", 2**20, 4096), ("09_grid", 1, 2**20)):
-        bound = bind(source(f"{step}.cu"), kind(rows), kind(cols))
-        assert bound == bind(source(f"{step}.cu"), rows, cols)
-        assert {type(number) for number in bound.problem.shape} == {int}
-        assert load(step).accepts(kind(rows), kind(cols))
-    block = bind(EXAMPLE, 129, 7, block=kind(64)).plan
-    assert block == bind(EXAMPLE, 129, 7, block=64).plan and type(block.block) is int
-    changed = load("07_warp").bind(kind(10), kind(64)).plan
-    assert bind(source("07_warp.cu"), 10, 64, changes={"WIDTH": kind(4)}).plan == changed
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rows": 4.5}, "rows must be an integer, not 4.5"),
-        ({"cols": "32"}, "cols must be an integer, not '32'"),
         ({"rows": None}, "rows must be an integer, not None"),
         ({"block": 33.5}, "block must be an integer or None, not 33.5"),
         ({"changes": {"LANES": 8.0}}, "LANES must be an integer, not 8.0"),
@@ -154,10 +104,6 @@ def test_what_is_no_integer_is_named(given: dict, message: str) -> None:
     with pytest.raises(TypeError) as caught:
         bind(LANES, **{"rows": 4, "cols": 32, **given})
     assert message in str(caught.value)
-    shape = {"rows": 4, "cols": 32, **given}
-    if not {"block", "changes"} & set(given):
-        with pytest.raises(TypeError, match=message):
-            kernel_of(LANES).accepts(shape["rows"], shape["cols"])
 
 
 # ---- rows that are apart, at any element ------------------------------------------------------
@@ -240,21 +186,6 @@ def test_what_touches_the_gap_between_rows_is_a_bug(case: str) -> None:
     (found,) = bound.simulate(far, y).findings
     assert f" of {name}, whose rows have 400 bytes and start " in found.message
     assert y.base[:3].tolist() == [7] * 3 and (y.base[3 + 100 :: 102][:4] == 7).all()
-
-
-def test_arguments_that_are_kept_or_changed_are_simulated_as_planned() -> None:
-    bound = bind(TOGETHER, 3, 70)
-    *_, workspace = values = bound.arguments(*bytes_of(bound))
-    whole = bound.simulate_arguments(values)
-    assert values[0].tobytes() == values[1].tobytes() and workspace.any()
-    assert whole.counters == bound.simulate(*bytes_of(bound)).counters
-    one = bind(LANES, 128, 32)  # two rows a block
-    x, y = bytes_of(one)
-    trace = one.simulate_arguments(one.arguments(x, y), grid=3, instruction_limit=10**6)
-    assert not np.isnan(y[:6]).any() and np.isnan(y[6:]).all() and not trace.findings
-    over = bind(edited("01_naive", ("if (row >= rows) return;", "")), 3, 7)
-    found = over.simulate_arguments(over.arguments(*bytes_of(over))).findings
-    assert "the end of x (84 bytes)" in str(found), "arrays have their names"
 
 
 def test_a_workspace_that_is_not_left_as_zeros_is_a_bug() -> None:

@@ -24,7 +24,6 @@ from helpers.measure.comparison import (
 from helpers.measure.problem_groups import entries, name_of
 from helpers.measure.records import launch_of, step_hash
 from helpers.page import comparison_text
-from helpers.problem.operations import BACKWARD
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import compared_shapes
 from tests.earlier import COMPARED_EARLIER
@@ -38,16 +37,6 @@ def of_step(step: str, problem: Problem) -> Comparison:
     launch = launch_of(step, problem, H200)
     case = replace(comparison_case(), problem=problem, step=step, launch=launch)
     return replace(case, kernel_hash=step_hash(step))
-
-
-def test_shares_best_baseline_and_speedup() -> None:
-    case = comparison_case(cudnn=12.5, liger=16.0)
-    assert case.copy_us == 9.7 and case.share(OURS) == pytest.approx(0.97)
-    assert case.copy_gbps == pytest.approx(2 * 4 * 1024 * 4096 / 9.7e-6 / 1e9)
-    assert comparison_case(dtype="bfloat16").copy_gbps == case.copy_gbps / 2
-    gradient = replace(case, problem=replace(case.problem, operation=BACKWARD))
-    assert gradient.copy_gbps == pytest.approx(1.5 * case.copy_gbps), "of what it must move"
-    assert case.best_baseline == "cudnn" and case.speedup == pytest.approx(1.25)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import pytest
 from helpers.catalogue.plan import Plan
 from helpers.run.bound import bind
 from helpers.run.check import check_softmax, strided_copy
-from helpers.run.execute import KernelBug, as_declared, device_dtype, enqueue, prepare, to_gpu
+from helpers.run.execute import KernelBug, device_dtype, enqueue, prepare, to_gpu
 from helpers.run.launch import launch
 from helpers.run.references import make_input, poisoned
 from helpers.simt import CompileError, span
-from helpers.simt.cuda_text import Parameter
 from tests.helpers.sources import APART, TOGETHER, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
@@ -106,15 +105,6 @@ def test_a_programmatic_call_is_enqueued_through_the_driver(monkeypatch) -> None
     results.append(driver.CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
     with pytest.raises(RuntimeError, match="^early cannot be launched: CUDA_ERROR_COOPERATIVE"):
         enqueue(kernel, plan, [array, array, np.int32(3), array])
-
-
-def test_numbers_go_in_the_size_that_the_kernel_reads() -> None:
-    wide = Parameter("count", "long long", pointer=False, const=False)
-    assert type(as_declared(wide, np.int32(7))) is np.int64
-    unknown = Parameter("pair", "Pair", pointer=False, const=False)
-    assert as_declared(unknown, 7) == 7
-    assert device_dtype(make_input(1, 8, dtype="bfloat16").dtype) == np.uint16
-    assert device_dtype(np.dtype(np.float16)) == np.float16
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------

@@ -176,8 +176,3 @@ def test_what_is_not_is_named_with_its_key(change: dict, said: str) -> None:
     message = str(caught.value)
     assert message.startswith("nvidia-test/x.json: ") and said in message, message
     assert "\n" not in message and len(message) < 200
-
-
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(ValueError, match="^nvidia-test/x.json: the object lacks utc$"):
-        typed(FILE, {"head": HEAD, "parts": []}, Whole)

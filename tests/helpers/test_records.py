@@ -9,7 +9,7 @@ import pytest
 
 from helpers.base.gpu import H200
 from helpers.base.paths import RECORDS
-from helpers.catalogue import dispatch, registry, store
+from helpers.catalogue import dispatch, store
 from helpers.catalogue.registry import (
     TORCH,
     TRIALS,
@@ -48,7 +48,6 @@ from helpers.problem.shapes import (
     LONG_SHAPES,
     REFERENCE_SHAPE,
     SWEEP_SHAPES,
-    UNALIGNED_SHAPES,
 )
 from helpers.run.bound import load
 from tests import made_up
@@ -212,19 +211,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_figures_of_a_case() -> None:
-    case = made_up.record().cases[0]
-    assert case.shape == (1024, 512)
-    assert case.bytes == 2 * 1024 * 512 * 4
-    assert case.median_us == 11.0
-    assert case.gbps == pytest.approx(4194304 / 11e-6 / 1e9)
-    assert case.copy_gbps == pytest.approx(4194304 / 5.5e-6 / 1e9)
-    assert case.share == pytest.approx(0.5)
-    assert case.spread == pytest.approx(2 / 11)
-    for dtype in ("float16", "bfloat16"):
-        assert made_up.case("01_naive", Problem(1024, 512, dtype)).bytes == case.bytes // 2
-
-
 def test_case_is_found_by_shape_and_dtype() -> None:
     record = made_up.record()
     assert record.case(64, 2048) is record.cases[1]
@@ -347,33 +333,6 @@ def test_edit_of_code_makes_a_record_old_and_of_a_comment_not(kernels) -> None:
         assert record.is_current() == current, new
 
 
-def test_edit_of_a_build_table_makes_a_record_old(kernels) -> None:
-    build = "// Build:    LANES = min({}, power_of_two(cols))\n// Launch:"
-
-    def edit(most: int = 32, dtypes: str = "float32, bfloat16") -> None:
-        uses = ('extern "C"', 'const int lanes = LANES;\nextern "C"')
-        table = ("// Launch:", build.format(most))
-        kernels.edit("01_naive.cu", table, ("Dtype:    float32", f"Dtype:    {dtypes}"), uses)
-
-    edit()
-    record = made_up.record(dtype="bfloat16")
-    assert record.cases[0].launch == {"grid": 8, "block": 128, "shared_mem": 0, "LANES": 32}
-    assert record.is_current()
-    edit(16)
-    assert not record.is_current()
-    edit(dtypes="float32, float16")
-    assert not record.is_current()
-
-
-def test_plan_is_that_of_the_gpu_that_was_measured(kernels) -> None:
-    kernels.edit("01_naive.cu", ("block = 128", "block = sms"))
-    record = made_up.record()
-    assert record.cases[0].launch["block"] == 132 and record.is_current()
-    other = dataclasses.replace(made_up.RUN, device={**made_up.DEVICE, "multiprocessors": 114})
-    record.cases = [dataclasses.replace(case, run=other) for case in record.cases]
-    assert not record.is_current()
-
-
 def test_name_of_a_gpu_becomes_a_folder() -> None:
     assert store.gpu_folder("NVIDIA H200") == REFERENCE_GPU
     assert store.gpu_folder("NVIDIA RTX 6000 Ada Generation (Laptop)") == (
@@ -383,27 +342,9 @@ def test_name_of_a_gpu_becomes_a_folder() -> None:
 
 # ---- which cases ------------------------------------------------------------------------------
 
-FAMILIES = {
-    "grid": GRID_SHAPES,
-    "long": LONG_SHAPES,
-    "few": FEW_SHAPES,
-    "sweep": SWEEP_SHAPES,
-    "unaligned": UNALIGNED_SHAPES,
-}
-
 
 def predict(monkeypatch, **steps: dict) -> None:
     monkeypatch.setattr(records, "predictions", lambda: steps)
-
-
-@pytest.mark.parametrize("shapes", ["grid", "few", "sweep", "unaligned"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_cases_are_of_the_shapes_and_the_dtype_asked_for(shapes: str, dtype: str) -> None:
-    record = made_up.steady("01_naive", dtypes=("float32", "float16"))
-    cases = record.of_family(shapes, dtype)
-    assert [case.shape for case in cases] == list(FAMILIES[shapes])
-    assert {case.dtype for case in cases} == {dtype}
-    assert record.of_family(shapes, "bfloat16") == []
 
 
 def test_long_is_grid_and_long_rows_over_one_axis() -> None:
@@ -414,24 +355,6 @@ def test_long_is_grid_and_long_rows_over_one_axis() -> None:
         match="one of grid, few, sweep, unaligned, square, vocabularies, axes, long, not 'longer'",
     ):
         made_up.steady("01_naive").of_family("longer")
-
-
-def test_headline_is_the_predicted_case_or_the_longest_rows(monkeypatch) -> None:
-    record = made_up.steady("10_x", [*GRID_SHAPES[:4], (4096, 2048)], ("float16", "bfloat16"))
-    assert (record.headline.shape, record.headline.dtype) == (GRID_SHAPES[3], "float16")
-    predict(monkeypatch, **{"10_x": {"rows": 4096, "cols": 2048, "dtype": "bfloat16"}})
-    assert (record.headline.shape, record.headline.dtype) == ((4096, 2048), "bfloat16")
-    assert made_up.steady("09_x").headline.shape == REFERENCE_SHAPE
-    some = [*CROSSOVER_SHAPES, EVEN_SHAPE]
-    record = made_up.steady("08_x", [LONG_SHAPES[-1], *some])
-    assert record.headline.shape == LONG_SHAPES[-1], "not at the shape that suits it best"
-    assert made_up.steady("11_x", UNALIGNED_SHAPES).headline.shape == UNALIGNED_SHAPES[-1]
-
-
-def test_series_has_no_step_for_few_rows_and_none_without_float32(monkeypatch) -> None:
-    predict(monkeypatch, **{"09_x": {"rows": 1, "cols": 1048576}})
-    assert [step for step in ("08_x", "09_x") if made_up.steady(step).in_series] == ["08_x"]
-    assert not made_up.steady("10_x", dtypes=("float16",)).in_series
 
 
 # ---- going on with a record --------------------------------------------------------------------
@@ -462,23 +385,6 @@ def test_what_is_measured_again(change: dict, versions: dict, stays: bool) -> No
     assert may_stay(case, {**VERSIONS, **versions}, bench.PROTOCOL) == stays
 
 
-def test_a_later_observation_takes_the_place_of_the_earlier_one(folder: Path) -> None:
-    first, second = made_up.record().cases
-    order = {second.key: 0, first.key: 1}
-    assert store.put([], first, order) == [first]
-    assert store.put([first], second, order) == [second, first]
-    again = dataclasses.replace(first, calls=9)
-    assert store.put([second, first], again, order) == [second, again]
-    unknown = made_up.case("02_online", first.at)
-    assert store.put([unknown, second], first, order) == [second, first, unknown]
-
-
-@pytest.mark.parametrize("step", ["00_copy", UNFUSED, "05_float4", "variants/00_copy_scalar"])
-def test_recorder_leaves_long_and_few_rows_to_later_steps(step: str) -> None:
-    assert not any(takes(step, Problem(*shape)) for shape in (*LONG_SHAPES, *FEW_SHAPES))
-    assert takes(step, Problem(64, 1024)), "any other shape, where memory allows fewer rows"
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_the_rules_choose_is_about_the_fastest_that_is_recorded(dtype: str) -> None:
     files = {rank.file for rank in dispatch.SOFTMAX_RANKING}
@@ -490,45 +396,3 @@ def test_what_the_rules_choose_is_about_the_fastest_that_is_recorded(dtype: str)
     for shape, shares in found.items():
         (chosen,) = dispatch.candidates(Problem(*shape, dtype), H200, 1)
         assert shares[chosen] > 0.94 * max(shares.values()), (shape, chosen, shares)
-
-
-def test_pytorch_is_no_step_of_the_series(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(store, "RECORDS", tmp_path)
-    run = dataclasses.replace(made_up.RUN, versions={**VERSIONS, "torch": "2.11.0"})
-    cases = [
-        made_up.case(step, Problem(*shape), run=run)
-        for step in (TORCH, "02_online")
-        for shape in GRID_SHAPES
-    ]
-    store.write(Case, REFERENCE_GPU, cases)
-    assert [record.step for record in records.recorded_steps()] == ["02_online"]
-    assert "CuPy 14.0, PyTorch 2.11.0)" in load_record(TORCH).origin()
-    assert "PyTorch" not in load_record("02_online").origin()
-
-
-def test_recorder_takes_what_later_kernels_take(kernels, monkeypatch) -> None:
-    change = ("Dtype:    float32", "Dtype:    float32, float16")
-    kernels.edit("05_float4.cu", change, as_file="07_new.cu")
-    monkeypatch.setattr(registry, "TRIALS", ("07_new-UNROLL1",))
-    for shape in (GRID_SHAPES[0], LONG_SHAPES[0], FEW_SHAPES[1]):
-        assert takes("07_new", Problem(*shape)) and takes("07_new", Problem(*shape, "float16"))
-        assert not takes("07_new-UNROLL1", Problem(*shape, "float16")), "trials: two dtypes"
-    assert takes("07_new-UNROLL1", Problem(*LONG_SHAPES[0]))
-    assert takes("07_new-UNROLL1", Problem(*FEW_SHAPES[1]))
-    assert not takes("07_new", Problem(*SWEEP_SHAPES[0]))
-
-
-def test_recorder_records_each_dtype_of_a_header_and_sweeps_float32_alone(kernels) -> None:
-    kernels.edit("05_float4.cu", ("Dtype:    float32", "Dtype:    float32, bfloat16"))
-    expected = {"float32": True, "bfloat16": True, "float16": False}
-    for shape in GRID_SHAPES[:3]:
-        assert {dtype: takes("05_float4", Problem(*shape, dtype)) for dtype in expected} == expected
-        assert not takes(UNFUSED, Problem(*shape, "bfloat16"))
-    swept = [dtype for dtype in expected if takes("05_float4", Problem(*SWEEP_SHAPES[0], dtype))]
-    assert swept == ["float32"]
-
-
-def test_recorder_leaves_out_what_a_header_refuses(kernels) -> None:
-    kernels.edit("01_naive.cu", ("cols >= 1", "cols >= 1 && cols <= 1024"))
-    assert takes("01_naive", Problem(64, 1024))
-    assert not takes("01_naive", Problem(64, 2048))

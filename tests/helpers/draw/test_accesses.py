@@ -111,12 +111,3 @@ def test_turns_are_the_wavefronts_of_the_hardware(kind: str) -> None:
     for case in MEASURED:
         one = access(case["index"], BYTES[case["type"]], kind)
         assert len(one.turns) == case[f"{kind}_wavefronts"], (case["type"], case["pattern"])
-
-
-def test_bytes_that_are_used_count_once() -> None:
-    same, near = access([3] * 32, 4, "load"), access(list(range(32)), 4, "load")
-    assert (same.used, same.sectors, same.wasteful) == (4, 1, False)
-    assert (near.used, near.moved, near.wasteful) == (128, 128, False)
-    far = access([8 * lane for lane in range(32)], 4, "load")
-    assert (far.used, far.moved, far.wasteful) == (128, 1024, True)
-    assert access([1 + lane for lane in range(32)], 4, "load").wasteful  # five sectors for four
