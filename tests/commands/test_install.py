@@ -106,9 +106,6 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> Sentence:
     return read
 
 
-# ------------------------------------------------------------ what it is written in
-
-
 # ------------------------------------------------------------ the driver decides
 
 
@@ -279,7 +276,7 @@ def test_second_run_does_what_the_change_asks_for(computer: Computer, changed: s
     assert computer.setup() == (0, ["pass"])
 
 
-# ------------------------------------------------------------ the real thing, offline
+# ------------------------------------------------------------ interrupted
 
 
 @pytest.mark.parametrize(("level", "status"), [(None, 130), ("1", 0)])

@@ -1,5 +1,5 @@
-"""What other libraries offer: formulas that are right, mistakes that are found, what they are told,
-as far as no GPU is needed. Formulas are tried where PyTorch is installed."""
+"""What other libraries offer, as far as no GPU is needed: formulas that are right, mistakes that
+are found, what they refuse. Formulas are tried where PyTorch is installed."""
 
 import importlib.util
 import sys
@@ -37,7 +37,7 @@ def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cudnn" not in baselines.versions()
 
 
-# ---- FlashInfer ---------------------------------------------------------------------------------
+# ---- how precise a result is --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -190,7 +190,7 @@ def test_our_two_kernels_in_sequence_are_right(dtype: str, monkeypatch) -> None:
     once.judge(arrays)
 
 
-# ---- what they refuse, and what cuDNN is told ---------------------------------------------------
+# ---- what they refuse ---------------------------------------------------------------------------
 
 LIGER, MANY = "Liger refuses more than 65536 columns", "QuACK holds a row in the shared"
 REFUSED = [  # baseline, group ("": softmax alone), columns, dtype, reason

@@ -1,5 +1,5 @@
-"""What a notebook shows of kernels: numbers that findings cite, marks where code is new, a plain
-form that fits a page, and HTML in which nothing of a source is taken for a tag."""
+"""What a notebook shows of kernels: marks where code is new, folds, a plain form that fits a page,
+and HTML in which nothing of a source is taken for a tag. nbval compares the listings themselves."""
 
 import re
 from html.parser import HTMLParser

@@ -18,6 +18,7 @@ from helpers.commands import measure as campaign
 from helpers.measure.tuning_grid import LONG, SIZES, SIZES_OF_LONG, WORTH, grid, starts
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
+from tests.helpers.export.conftest import kernel_files_are_read_once  # noqa: F401
 from tests.helpers.test_tuning import MadeUp
 from tests.made_up import FOLDER, on_a_gpu
 

@@ -450,7 +450,7 @@ def messages(changed: bool) -> None:
     draw.messages(traced(MAIL.replace("= x[0]", "= x[1]") if changed else MAIL))
 
 
-POINTS = [point for point in load_tuned("nvidia-h200") if point.problem.dtype == "bfloat16"]
+POINTS = [one for one in load_tuned("nvidia-h200") if one.problem.dtype == "bfloat16"][:40]
 CHANGED = {  # name -> what draws it, from true data or from changed data
     "step": step("06_registers", "05_float4", "grid"),
     "stacked bars": bars,
