@@ -16,38 +16,27 @@ recorded = pytest.mark.skipif(
 
 
 @needs_host_compiler
-def test_programs_give_what_gcc_gives(tmp_path: Path) -> None:
-    assert random_programs.against_gcc(range(20), tmp_path) == []
-
-
-@needs_host_compiler
-def test_a_wrong_operation_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = cuda_source([Program(number) for number in range(3)]).replace(" - ", " + ")
+def test_programs_give_what_gcc_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert random_programs.against_gcc(range(8), tmp_path) == []
+    planted = cuda_source([Program(1)]).replace(" - ", " + ")
     monkeypatch.setattr(random_programs, "cuda_source", lambda programs: planted)
-    assert random_programs.against_gcc(range(3), tmp_path)
-
-
-def test_a_program_is_the_same_each_time() -> None:
-    assert Program(7).body == Program(7).body != Program(8).body
+    assert random_programs.against_gcc([1], tmp_path)
 
 
 @recorded
 @pytest.mark.parametrize("number", [0, random_kernels.COUNT // random_kernels.TOGETHER])
 def test_kernels_give_what_the_gpu_gave(number: int) -> None:
-    batch = random_kernels.batches()[number]
+    batch = random_kernels.batches()[number][:8]
     assert random_kernels.differences(batch, KNOWN) == []
+    known = {program.name: {"source": "", "results": ""} for program in batch[:1]}
+    (told,) = random_kernels.differences(batch[:1], known)
+    assert "another program" in told
 
 
 @recorded
 def test_the_gpu_ran_them_all() -> None:
     names = [program.name for batch in random_kernels.batches() for program in batch]
     assert list(KNOWN) == names and len(names) >= 600
-
-
-def test_another_result_and_another_program_are_told() -> None:
-    (batch, *_) = random_kernels.batches()
-    known = {program.name: {"source": "", "results": ""} for program in batch}
-    assert all("another program" in told for told in random_kernels.differences(batch, known))
 
 
 def test_a_block_without_its_barriers_races() -> None:
