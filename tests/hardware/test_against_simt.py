@@ -16,7 +16,16 @@ import pytest
 from helpers.simt import Trace, simulate
 from helpers.simt.cuda_text import token_hash
 from tests.hardware import counters, ragged, sanitizer
-from tests.hardware.cases import DATA, FILES, Case, compared, reported, source
+from tests.hardware.cases import (
+    DATA,
+    FILES,
+    Case,
+    compared,
+    measured_patterns,
+    patterns,
+    reported,
+    source,
+)
 from tests.hardware.races import RACES
 from tests.simt.global_races import CASES, RULES
 from tests.simt.launches import PLANTED
@@ -62,9 +71,15 @@ def load(name: str) -> dict:
 COUNTERS, RAGGED, SANITIZER, RACY = map(load, ("counters", "ragged", "sanitizer", "global_races"))
 HARDWARE = {
     (row["kernel"], tuple(row["shape"])): row["metrics"]
-    for row in (*COUNTERS["compared"], *COUNTERS["reported"], *RAGGED["ragged"])
+    for row in (
+        *(*COUNTERS["compared"], *COUNTERS["patterns"]),
+        *(*COUNTERS["reported"], *RAGGED["ragged"]),
+    )
 }
-CASES_OF = {"compared": compared(), "reported": reported(), "ragged": ragged.ragged()}
+CASES_OF = {
+    **{"compared": compared(), "patterns": patterns()},
+    **{"reported": reported(), "ragged": ragged.ragged()},
+}
 
 
 @cache
@@ -82,7 +97,9 @@ def differences(case: Case) -> dict[str, tuple[int, int]]:
     may have unrolled a loop, by more than the machine says. Of sectors no more is known there."""
     trace, seen, found = run(case)[0], HARDWARE[case.kernel.name, case.shape], {}
     more = sum(trace.more.values()) if case.kernel.file == ragged.FILE else 0
-    for name, metric in counters.COMPARED_METRICS.items():
+    shared_alone = case.kernel.name.startswith("pattern_")
+    metrics = counters.SHARED_METRICS if shared_alone else counters.COMPARED_METRICS
+    for name, metric in metrics.items():
         counted = getattr(trace.counters, name)
         if more and "requests" not in name:
             continue
@@ -130,6 +147,10 @@ def test_the_counters_are_those_of_the_kernels_as_they_are() -> None:
             for case in cases
             for sizes in [(case.launch().grid, case.launch().block, case.launch().shared_mem)]
         ]
+    counts = ("load_requests", "load_wavefronts", "store_requests", "store_wavefronts")
+    for row, measured in zip(COUNTERS["patterns"], measured_patterns(), strict=True):
+        metrics = [counters.SHARED_METRICS[f"shared_{name}"] for name in counts]
+        assert [row["metrics"][one] for one in metrics] == [measured[name] for name in counts]
 
 
 CSV = """==PROF== Connected to process 7
