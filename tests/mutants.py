@@ -1,15 +1,13 @@
 """Mutation testing: how many small defects do the tests find?
 
     python -m tests.mutants draw --seed 1 --count 60 > mutants.json
-    python -m tests.mutants map mutants.json ...    # which tests reach which mutant: a full run
     python -m tests.mutants run mutants.json        # kill them; a line each, a table at the end
 
 A mutant is one changed place: an operator, a number, a condition or a removed call. Half of them
-are in kernel files, whose text survives any rewrite of the Python. `map` runs all tests once on a
-copy in which each place reports the tests that execute it. A test that fails on that copy notices
-any edit (it compares a listing, a token hash or a digest); it does not count as a kill and is not
-run. `run` then tests each mutant with the tests that reach it, the most specific first. Used by
-developers only; the tests themselves do not need it.
+are in kernel files, whose text survives any rewrite of the Python. `run` tests each mutant in a
+copy of the repository, with the tests of its subsystem until one fails. A test that fails after an
+edit of a kernel without an effect notices any edit (it compares a token hash or a digest); it is
+not run. Used by developers only; the tests themselves do not need it.
 """
 
 from __future__ import annotations
@@ -18,14 +16,13 @@ import argparse
 import ast
 import compileall
 import json
-import os
 import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -69,21 +66,16 @@ CUDA_TOKENS = re.compile(
     r"|(?P<swap>-INFINITY|<<|>>|<=|>=|==|!=|&&|\|\||\+=|(?<=\s)[<>+\-*/%&](?=\s)|\bfmaxf\b|\b__expf\b"
     r"|\btrue\b)"
 )
-SECONDS = 90  # of tests for one mutant, by their recorded durations
-HITS = """
-import os
-seen = set()
-def hit(mutant):
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-    if test and (test, mutant) not in seen:
-        seen.add((test, mutant))
-        with open(os.environ["MUTANT_HITS"], "a") as file:
-            file.write(f"{mutant}\\t{test}\\n")
-def kernel(code):
-    for mutant, path in MUTANTS:
-        if f'"{path}"' in code:
-            hit(mutant)
-"""
+# Of a kernel file, the tests that have its name.
+TESTS = {
+    "kernels": ["tests/kernels", "tests/helpers/exercises", "tests/copied"],
+    "simt": ["tests/simt", "tests/hardware"],
+    "plan": ["tests/kernels/test_plans.py", "tests/helpers", "tests/copied"],
+    "dispatch": ["tests/helpers", "tests/commands", "tests/kernels"],
+    "export": ["tests/helpers/export", "tests/copied", "tests/commands"],
+    "statistics": ["tests/helpers", "tests/commands"],
+}
+SECONDS = 1800  # of the tests of one mutant
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ def places_of(path: Path, subsystem: str) -> Iterator[Mutant]:
     """Everything in a file that a mutant can change."""
     text = path.read_text(encoding="utf-8")
     lines, name = text.splitlines(), path.relative_to(ROOT).as_posix()
-    find = cuda_places if path.suffix == ".cu" else python_places
+    find = python_places if path.suffix == ".py" else cuda_places
     for row, column, old, new in find(text):
         indent = len(lines[row]) - len(lines[row].lstrip())
         line = lines[row].strip()
@@ -202,107 +194,12 @@ def between(
         yield row, begin + match.start(), match[0], SWAPS[type(operator)]
 
 
-# ---- which tests reach which mutant -------------------------------------------------------------
-
-
-def map_tests(files: list[Path], jobs: int, tests: list[str]) -> None:
-    """Run all tests on an instrumented copy; writes what reached what, how long each test took and
-    which tests notice any edit, beside the mutants."""
-    mutants = [mutant for file in files for mutant in load(file)]
-    with tempfile.TemporaryDirectory() as folder:
-        copy, hits = copy_of_repository(Path(folder) / "copy"), Path(folder) / "hits"
-        instrument(copy, mutants, Path(folder))
-        hits.touch()
-        report = Path(folder) / "report.xml"
-        paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {"PYTHONPATH": os.pathsep.join(paths), "MUTANT_HITS": str(hits)}
-        arguments = ["-n", f"{jobs}", "--dist", "worksteal", f"--junitxml={report}", *tests]
-        arguments += ["--ignore=tests/golden"]  # it notices any difference, right ones too
-        run_pytest(copy, arguments, environment)
-        reached = defaultdict(set)
-        for line in hits.read_text().splitlines():
-            number, _, test = line.partition("\t")
-            reached[number].add(test)
-        seconds, failed = read_report(report)
-    for number, mutant in enumerate(mutants):  # kernels that an earlier test left in a cache
-        if mutant.subsystem == "kernels":
-            stem = Path(mutant.path).stem
-            reached[str(number)] |= {test for test in seconds if stem in test}
-    begin = 0
-    for file in files:
-        numbers = range(len(load(file)))
-        table = {number: sorted(reached[str(begin + number)]) for number in numbers}
-        content = {"reached": table, "seconds": seconds, "notice_any_edit": sorted(failed)}
-        file.with_suffix(".map.json").write_text(json.dumps(content))
-        begin += len(numbers)
-    print(f"{len(seconds)} tests, {sum(seconds.values()):.0f} s; {len(failed)} notice any edit")
-
-
-def instrument(copy: Path, mutants: list[Mutant], folder: Path) -> None:
-    """Let each mutant's place report that it is executed; edit each kernel without an effect."""
-    by_path = defaultdict(list)
-    for number, mutant in enumerate(mutants):
-        target = copy / mutant.path
-        if target.is_file() and mutant.row(target.read_text(encoding="utf-8")) is not None:
-            by_path[mutant.path].append((number, mutant))
-    kernels = [(n, m.path) for n, m in enumerate(mutants) if m.subsystem == "kernels"]
-    (folder / "hits.py").write_text(f"MUTANTS = {kernels!r}\n{HITS}")
-    for path, numbered in by_path.items():
-        target = copy / path
-        text = target.read_text(encoding="utf-8")
-        if target.suffix == ".py":
-            target.write_text(reporting(text, numbered), encoding="utf-8")
-    for target in (copy / "kernels").rglob("*.cu"):
-        text = target.read_text(encoding="utf-8")
-        begin = text.find("{", text.find("__global__"))
-        target.write_text(f"{text[: begin + 1]} ;{text[begin + 1 :]}", encoding="utf-8")
-    compiler = copy / "helpers/simt/compile.py"
-    text = compiler.read_text(encoding="utf-8")
-    marker = "    from cuda.bindings import nvrtc\n"
-    assert marker in text
-    text = text.replace(marker, f'    __import__("hits").kernel(code)\n{marker}', 1)
-    compiler.write_text(text, encoding="utf-8")
-
-
-def reporting(text: str, numbered: list[tuple[int, Mutant]]) -> str:
-    lines = text.splitlines(keepends=True)
-    statements = {}
-    for node in ast.walk(ast.parse(text)):  # outer before inner
-        for field in ("body", "orelse", "finalbody"):
-            block = getattr(node, field, None)
-            for statement in block if isinstance(block, list) else []:
-                begin = statement.lineno - 1
-                is_elif = isinstance(statement, ast.If) and lines[begin].lstrip().startswith("elif")
-                for row in range(begin, statement.end_lineno) if not is_elif else ():
-                    statements[row] = begin
-    found = defaultdict(str)
-    for number, mutant in numbered:
-        begin = statements[mutant.row(text)]
-        indent = lines[begin][: len(lines[begin]) - len(lines[begin].lstrip())]
-        found[begin] += f'{indent}__import__("hits").hit({number})\n'
-    return "".join(found.get(row, "") + line for row, line in enumerate(lines))
-
-
-def read_report(path: Path) -> tuple[dict[str, float], set[str]]:
-    """(test -> seconds, tests that failed) of pytest's JUnit report."""
-    import xml.etree.ElementTree as tree
-
-    seconds, failed = {}, set()
-    for case in tree.parse(path).getroot().iter("testcase"):
-        parts = case.attrib.get("classname", "").split(".")
-        name = f"{'/'.join(parts)}.py::{case.attrib['name']}"
-        seconds[name] = float(case.attrib["time"])
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed.add(name)
-    return seconds, failed
-
-
 # ---- killing ------------------------------------------------------------------------------------
 
 
 def run(file: Path, jobs: int) -> int:
     """Test each mutant; prints a line each and a table, and writes the results beside the file."""
-    mutants, known = load(file), json.loads(file.with_suffix(".map.json").read_text())
+    mutants = [Mutant(**fields) for fields in json.loads(file.read_text())]
     results = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         first = copy_of_repository(Path(folder) / "0")
@@ -311,15 +208,16 @@ def run(file: Path, jobs: int) -> int:
         copies = Queue()
         for copy in [first, *pool.map(lambda to: shutil.copytree(first, to, True), others)]:
             copies.put(copy)
+        noticing = [f"--deselect={test}" for test in noticing_any_edit(first, mutants)]
 
-        def one(number: int) -> dict:
+        def one(mutant: Mutant) -> dict:
             copy = copies.get()
             try:
-                return verdict(copy, number, mutants[number], known)
+                return {**asdict(mutant), **verdict(copy, mutant, noticing)}
             finally:
                 copies.put(copy)
 
-        futures = {pool.submit(one, number): number for number in range(len(mutants))}
+        futures = {pool.submit(one, mutant): n for n, mutant in enumerate(mutants)}
         for future in as_completed(futures):
             result = results[futures[future]] = future.result()
             where = f"{result['path']}: {result['line'][:60]!r}"
@@ -334,50 +232,54 @@ def run(file: Path, jobs: int) -> int:
     return 0
 
 
-def verdict(copy: Path, number: int, mutant: Mutant, known: dict) -> dict:
-    result = {**asdict(mutant), "verdict": "gone", "by": ""}
+def tests_of(*mutants: Mutant) -> list[str]:
+    """Those of the subsystem of some mutants."""
+    paths = [Path(mutant.path) for mutant in mutants]
+    alone = all(path.suffix == ".cu" for path in paths)  # headers are in many kernels
+    names = ["-k", " or ".join(sorted({path.stem for path in paths}))] if alone else []
+    return [*TESTS[mutants[0].subsystem], *names]
+
+
+def noticing_any_edit(copy: Path, mutants: list[Mutant]) -> list[str]:
+    """The tests of mutated kernels that fail after an edit of every kernel without an effect."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (copy / "kernels").rglob("*.cu")}
+    mutants = [mutant for mutant in mutants if mutant.subsystem == "kernels"]
+    if not mutants:
+        return []
+    for path, text in texts.items():
+        begin = text.find("{", text.find("__global__"))
+        path.write_text(f"{text[: begin + 1]} ;{text[begin + 1 :]}", encoding="utf-8")
+    output = run_pytest(copy, tests_of(*mutants))
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    return failed(output)
+
+
+def verdict(copy: Path, mutant: Mutant, more: list[str]) -> dict[str, str]:
+    """Whether the tests of its subsystem kill a mutant, and which one does."""
     target = copy / mutant.path
     if not target.is_file() or mutant.row(target.read_text(encoding="utf-8")) is None:
-        return result
-    tests = chosen(known, number)
-    if not tests:
-        return {**result, "verdict": "survived", "by": "no test reaches it"}
+        return {"verdict": "gone", "by": ""}
     text = target.read_text(encoding="utf-8")
     target.write_text(mutant.apply(text), encoding="utf-8")
-    listed = copy / "selected-tests"
-    listed.write_text("\n".join(tests))
     try:
-        limit = 60 + 3 * sum(known["seconds"].get(test, 1) for test in tests)
-        output = run_pytest(copy, ["-x", "--no-header", f"@{listed}"], {}, limit)
+        output = run_pytest(copy, ["-x", "--no-header", *more, *tests_of(mutant)])
     except subprocess.TimeoutExpired:
-        return {**result, "verdict": "killed", "by": "it does not end"}
+        return {"verdict": "killed", "by": "it does not end"}
     finally:
         target.write_text(text, encoding="utf-8")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-    if not failed and not re.search(r"\d+ (passed|skipped)", output):
-        return {**result, "verdict": "killed", "by": "pytest fails to start"}
-    name = "killed" if failed else "survived"
-    return {**result, "verdict": name, "by": failed[1] if failed else f"{len(tests)} tests"}
+    if killers := failed(output):
+        return {"verdict": "killed", "by": killers[0]}
+    if re.search(r"\d+ (passed|skipped)", output):
+        return {"verdict": "survived", "by": ""}
+    return {"verdict": "killed", "by": "pytest fails to start"}
 
 
-def chosen(known: dict, number: int) -> list[str]:
-    """The tests for a mutant: those that reach few mutants first, for so many seconds."""
-    specific = Counter(test for tests in known["reached"].values() for test in tests)
-    excluded, budget, tests = {*known["notice_any_edit"]}, SECONDS, []
-    able = [test for test in known["reached"].get(str(number), ()) if test not in excluded]
-    for test in sorted(able, key=lambda test: (specific[test], known["seconds"].get(test, 1))):
-        cost = known["seconds"].get(test, 1)
-        if cost <= budget:
-            budget -= cost
-            tests.append(test)
-    return tests
+def failed(output: str) -> list[str]:
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
 
 
-# ---- what both need -----------------------------------------------------------------------------
-
-
-def load(file: Path) -> list[Mutant]:
-    return [Mutant(**fields) for fields in json.loads(file.read_text())]
+# ---- the copy -----------------------------------------------------------------------------------
 
 
 def copy_of_repository(target: Path) -> Path:
@@ -397,15 +299,10 @@ def copy_of_repository(target: Path) -> Path:
     return target
 
 
-def run_pytest(
-    copy: Path, arguments: list[str], environment: dict[str, str], timeout: float | None = None
-) -> str:
+def run_pytest(copy: Path, arguments: list[str]) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, "--tb=no", "-rfE", *arguments],
-        cwd=copy, env={**os.environ, **environment}, timeout=timeout,
-        capture_output=True, text=True,
-    )  # fmt: skip
+    command += ["--tb=no", "-rfE", *arguments]
+    done = subprocess.run(command, cwd=copy, timeout=SECONDS, capture_output=True, text=True)
     return done.stdout + done.stderr
 
 
@@ -420,20 +317,13 @@ def main(arguments: list[str] | None = None) -> int:
     drawing = commands.add_parser("draw", help="print mutants as JSON")
     drawing.add_argument("--seed", type=int, required=True)
     drawing.add_argument("--count", type=int, default=60)
-    mapping = commands.add_parser("map", help="find the tests that reach each mutant")
-    mapping.add_argument("files", type=Path, nargs="+")
-    mapping.add_argument("--tests", nargs="+", default=["tests"], help="only these (default: all)")
     killing = commands.add_parser("run", help="test each mutant")
     killing.add_argument("file", type=Path)
-    for one in (mapping, killing):
-        one.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
+    killing.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     options = parser.parse_args(arguments)
     if options.command == "draw":
         drawn = draw(options.seed, options.count)
         print(json.dumps([asdict(mutant) for mutant in drawn], indent=1))
-        return 0
-    if options.command == "map":
-        map_tests(options.files, options.jobs, options.tests)
         return 0
     return run(options.file, options.jobs)
 
