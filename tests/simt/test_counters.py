@@ -1,11 +1,9 @@
-"""The SIMT machine counts requests, sectors, bytes and branches as an enumeration of lanes does.
+"""Counters of branches and instructions, of source lines, and what follows from counters.
 
-The enumeration is plain Python: a list of the bytes that each lane of each warp touches, and sets
-of 32-byte sectors. It knows nothing of the machine but where an array starts within 256 bytes.
-That an H200 counts the same is in tests/hardware.
+That requests, sectors and wavefronts are those of an H200 is in tests/hardware.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,21 +11,6 @@ import pytest
 from helpers.simt import Counters, KernelText, Trace, simulate
 from tests.simt.launching import small_kernel as kernel
 from tests.simt.ptx_forms import simulate_ptx
-
-Lane = tuple[int, int] | None  # first byte and number of bytes; None: takes no part
-Cost = tuple[int, int, int]  # requests, sectors, bytes
-
-
-def cost(instructions: Iterable[Iterable[Lane]]) -> Cost:
-    """What warp-wide accesses to one array cost."""
-    requests = sectors = size = 0
-    for warp in instructions:
-        lanes = [lane for lane in warp if lane is not None]
-        touched = {byte // 32 for first, width in lanes for byte in range(first, first + width)}
-        requests += bool(lanes)
-        sectors += len(touched)
-        size += sum(width for _, width in lanes)
-    return requests, sectors, size
 
 
 def warps(grid: int, block: int) -> list[range]:
@@ -39,20 +22,13 @@ def warps(grid: int, block: int) -> list[range]:
     ]
 
 
-def each(
-    index: Callable[[int], int | None], size: int, grid: int, block: int, start: int = 0
-) -> Cost:
-    """One instruction that touches element `index(i)` of `size` bytes in thread i."""
-    elements = [[index(i) for i in warp] for warp in warps(grid, block)]
-    return cost(
-        [None if e is None else (start + e * size, size) for e in warp] for warp in elements
-    )
-
-
 def trace_of(code: str, grid, block, *args) -> Trace:
     trace = simulate(KernelText(code, "k"), grid, block, args)
     assert not trace.findings, str(trace.findings)
     return trace
+
+
+Cost = tuple[int, int, int]  # requests, sectors, bytes
 
 
 def counted(trace: Trace) -> tuple[Cost, Cost]:
@@ -62,102 +38,19 @@ def counted(trace: Trace) -> tuple[Cost, Cost]:
     return loads, (c.store_requests, c.store_sectors, c.store_bytes)
 
 
-# ---- one access per thread ----------------------------------------------------------------------
-
-
-TYPES = {  # (dtype, lanes)
-    "unsigned char": (np.uint8, 1),
-    "float": (np.float32, 1),
-    "double": (np.float64, 1),
-    "float4": (np.float32, 4),
-}
-# Who takes part, what it loads and where it stores: in CUDA, and in Python.
-PATTERNS = [
-    ("true", "i", "4999 - i", lambda i: True, lambda i: i, lambda i: 4999 - i),
-    ("true", "i * 33", "i ^ 1", lambda i: True, lambda i: 33 * i, lambda i: i ^ 1),
-    ("true", "7", "i * 8", lambda i: True, lambda i: 7, lambda i: 8 * i),
-    (
-        *("i & 1", "i % 16", "i * 1103 % 4999"),
-        *(lambda i: i % 2 == 1, lambda i: i % 16, lambda i: i * 1103 % 4999),
-    ),
-    ("i < 70", "i / 2", "i + 1", lambda i: i < 70, lambda i: i // 2, lambda i: i + 1),
-    ("i == 40", "i", "i", lambda i: i == 40, lambda i: i, lambda i: i),
-    ("i < 0", "i", "i", lambda i: False, lambda i: i, lambda i: i),
-]
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_accesses_cost_what_their_lanes_touch(name: str) -> None:
-    dtype, lanes = TYPES[name]
-    for who, source, target, takes_part, loaded, stored in PATTERNS:
-        x, y = (np.ones((5000, lanes), dtype) for _ in range(2))
-        code = kernel(f"if ({who}) y[{target}] = x[{source}];", f"{name}* y, const {name}* x")
-        expected = tuple(
-            each(lambda i, f=f, p=takes_part: f(i) if p(i) else None, x[0].nbytes, 3, 48)
-            for f in (loaded, stored)
-        )
-        assert counted(trace_of(code, 3, 48, y, x)) == expected, (who, source, target)
-
-
+@pytest.mark.parametrize(("name", "lanes"), [("float", 1), ("float4", 4)])
 @pytest.mark.parametrize(
-    ("grid", "block", "skip"), [(3, 1, 0), (3, 33, 0), (4, 32, 1), (4, 32, 7), (4, 32, 8)]
+    ("grid", "block", "skip"), [(3, 1, 0), (3, 33, 0), (4, 32, 1), (4, 32, 7), (150, 250, 8)]
 )
-def test_partial_warps_and_rows_that_start_off_a_sector(grid: int, block: int, skip: int) -> None:
-    """A view starts `skip` floats into its base, as a row of an odd length does."""
-    x, y = (np.ones(grid * block + skip, np.float32)[skip:] for _ in range(2))
-    trace = trace_of(kernel("y[i] = x[i];", "float* y, const float* x"), grid, block, y, x)
-    assert counted(trace) == (each(lambda i: i, 4, grid, block, start=4 * skip),) * 2
-
-
-def test_warps_of_a_flat_block_run_along_x_then_y() -> None:
-    body = """int at = (blockIdx.y * 4 + threadIdx.y) * 100 + blockIdx.x * 8 + threadIdx.x;
-        y[at] = x[at];"""
-    x, y = np.ones(1200, np.float32), np.zeros(1200, np.float32)
-    trace = trace_of(kernel(body, "float* y, const float* x"), (2, 3), (8, 4), y, x)
-    rows = (
-        [(by * 4 + ty) * 100 + bx * 8 + tx for ty in range(4) for tx in range(8)]
-        for by in range(3)
-        for bx in range(2)
-    )
-    assert counted(trace) == (cost([(4 * at, 4) for at in warp] for warp in rows),) * 2
-
-
-def test_large_launches_are_counted_whole() -> None:
-    x, y = np.ones(37500, np.float32), np.zeros(37500, np.float32)
-    code = kernel("if (i % 3) y[i] = x[i];", "float* y, const float* x")
-    expected = each(lambda i: i if i % 3 else None, 4, 150, 250)
-    assert counted(trace_of(code, 150, 250, y, x)) == (expected, expected)
-
-
-def test_a_loop_costs_the_lanes_that_still_run_and_parted_lanes_share_a_store() -> None:
-    body = """
-        float sum = 0;
-        #pragma unroll 1
-        for (int j = 0; j < i % 5; ++j) sum += x[i + 40 * j];
-        y[i] = sum;"""
-    x, y = np.ones(400, np.float32), np.zeros(96, np.float32)
-    trace = trace_of(kernel(body, "float* y, const float* x"), 2, 48, y, x)
-    loads = cost(
-        [(4 * (i + 40 * j), 4) for i in warp if i % 5 > j]
-        for warp in warps(2, 48)
-        for j in range(4)
-    )
-    assert counted(trace) == (loads, each(lambda i: i, 4, 2, 48))
-
-
-def test_the_two_sides_of_a_branch_are_two_requests() -> None:
-    body = """
-        float v;
-        if (i % 2) { v = x[i]; for (int j = 0; j < n; ++j) v = v * v; } else v = x[i + 64] + 1;
-        y[i] = v;"""
-    x, y = np.ones(128, np.float32), np.zeros(64, np.float32)
-    trace = trace_of(kernel(body, "float* y, const float* x, int n"), 1, 64, y, x, 2)
-    sides = [
-        [(4 * (i if side else i + 64), 4) for i in warp if i % 2 == side]
-        for warp in warps(1, 64)
-        for side in (1, 0)
-    ]
-    assert counted(trace) == (cost(sides), each(lambda i: i, 4, 1, 64))
+def test_partial_warps_and_rows_that_start_off_a_sector(
+    name: str, lanes: int, grid: int, block: int, skip: int
+) -> None:
+    """A view starts `skip` elements into its base, as a row of an odd length does."""
+    x, y = (np.ones((grid * block + skip, lanes), np.float32)[skip:] for _ in range(2))
+    code = kernel("y[i] = x[i];", f"{name}* y, const {name}* x")
+    trace = trace_of(code, grid, block, y, x)
+    sectors = sum(len({(skip + i) * lanes // 8 for i in warp}) for warp in warps(grid, block))
+    assert counted(trace) == ((len(warps(grid, block)), sectors, x.nbytes),) * 2
 
 
 # ---- branches and instructions, in PTX, where the compiler cannot rearrange them ----------------
@@ -233,8 +126,8 @@ def test_guarded_accesses_count_the_lanes_that_execute_them() -> None:
         @!%p0 st.global.u32 [%at+1024], %t;
         ret;"""
     trace = run_ptx(lines, 1, 64)
-    loads = each(lambda i: i if i > 20 else None, 4, 1, 64)
-    assert counted(trace) == (loads, each(lambda i: i + 256 if i <= 20 else None, 4, 1, 64))
+    # Loads of bytes 84 to 127 and 128 to 255, a store to 1024 to 1107.
+    assert counted(trace) == ((2, 2 + 4, 4 * 43), (1, 3, 4 * 21))
     assert trace.counters.branches == 0
 
 
