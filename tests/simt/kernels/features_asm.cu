@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One feature a kernel, none with a bug: cache hints and other inline assembly.
-// See tests/simt/features.
+// See tests/simt/test_features.py.
 
 extern "C" __global__ void cache_hints(const float4* x, float4* y, int n)
 {
@@ -48,15 +48,6 @@ extern "C" __global__ void streaming(const float4* x, const double* z, const int
     __stwb(reinterpret_cast<float2*>(&y[n + i].z), make_float2(v.z * 2, v.w * 2));
 }
 
-extern "C" __global__ void fast_exponential(const float* x, float* y, int n)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    float v;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x[i]));
-    y[i] = v;
-}
-
 // Each thread prefetches the line that it reads later.
 extern "C" __global__ void prefetch(const float* x, float* y, int n)
 {
@@ -69,53 +60,4 @@ extern "C" __global__ void prefetch(const float* x, float* y, int n)
         }
         y[i] = x[i] + 1;
     }
-}
-
-// A loop in a scope of its own; the two copies of it use the same label.
-__device__ __forceinline__ unsigned divisor(unsigned a, unsigned b)
-{
-    unsigned result;
-    asm volatile(
-        "{\n\t"
-        ".reg .pred done;\n\t"
-        ".reg .u32 a, b, rest;\n\t"
-        "mov.u32 a, %1;\n\t"
-        "mov.u32 b, %2;\n"
-        "AGAIN:\n\t"
-        "setp.eq.u32 done, b, 0;\n\t"
-        "@done bra READY;\n\t"
-        "rem.u32 rest, a, b;\n\t"
-        "mov.u32 a, b;\n\t"
-        "mov.u32 b, rest;\n\t"
-        "bra AGAIN;\n"
-        "READY:\n\t"
-        "mov.u32 %0, a;\n\t"
-        "}"
-        : "=r"(result)
-        : "r"(a), "r"(b));
-    return result;
-}
-
-extern "C" __global__ void asm_loop(const unsigned* x, unsigned* y, int n)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = 1000 * divisor(x[i], 360360u + i) + divisor(x[i] + 1, 30030u);
-}
-
-// Registers of nested scopes, of which the inner ones hide the outer ones.
-extern "C" __global__ void nested_scopes(const int* x, int* y, int n)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    int v;
-    asm("{\n\t"
-        ".reg .s32 t, u;\n\t"
-        "add.s32 t, %1, 5;\n\t"
-        "{ .reg .s32 t; mul.lo.s32 t, %1, 3; mov.s32 u, t; }\n\t"
-        "{ .reg .s32 t; sub.s32 t, u, 100; max.s32 u, t, u; }\n\t"
-        "sub.s32 %0, t, u;\n\t"
-        "}"
-        : "=r"(v)
-        : "r"(x[i]));
-    y[i] = v;
 }

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One feature a kernel, none with a bug: clusters of blocks and their distributed shared memory.
-// See tests/simt/features.
-
-#include <cooperative_groups.h>
-
-namespace groups = cooperative_groups;
+// See tests/simt/test_features.py.
 
 __device__ unsigned address(const void* shared)
 {
@@ -33,22 +29,6 @@ __device__ void cluster_barrier()
 
 // ---- reading and writing the memory of other blocks ---------------------------------------------
 
-extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_sum(const float* x, float* y)
-{
-    __shared__ float sum;
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
-    if (t == 0) sum = 0;
-    __syncthreads();
-    atomicAdd(&sum, x[i]);
-    cluster.sync();
-    float total = 0;
-    for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank)
-        total += (rank + 1) * *cluster.map_shared_rank(&sum, rank);
-    cluster.sync();
-    y[i] = x[i] + total + 10000.0f * cluster.block_rank();
-}
-
 extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_by_asm(const float* x, float* y)
 {
     __shared__ alignas(16) float mine[72];
@@ -69,21 +49,6 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_by_asm(const float*
                  : "memory");
     cluster_barrier();
     y[i] = v.x + 10 * v.y + 100 * v.z + 1000 * v.w + given[blockDim.x - 1 - t];
-}
-
-// Sixteen bins in each of four blocks: threads count in the block that has the bin.
-extern "C" __global__ void __cluster_dims__(4, 1, 1) remote_atomics(const int* x, int* y, int n)
-{
-    __shared__ int bins[16];
-    groups::cluster_group cluster = groups::this_cluster();
-    if (threadIdx.x < 16) bins[threadIdx.x] = 0;
-    cluster.sync();
-    const int start = blockIdx.x / 4 * n;
-    const int step = 4 * blockDim.x;
-    for (int j = cluster.block_rank() * blockDim.x + threadIdx.x; j < n; j += step)
-        atomicAdd(cluster.map_shared_rank(bins, x[start + j] / 16) + x[start + j] % 16, 1);
-    cluster.sync();
-    if (threadIdx.x < 16) y[blockIdx.x * 16 + threadIdx.x] = bins[threadIdx.x];
 }
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1) remote_atomics_by_asm(const int* x, int* y)
