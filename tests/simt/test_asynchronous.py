@@ -2,7 +2,6 @@
 
 import cupy
 import numpy as np
-import pytest
 
 from helpers.simt import simulate
 
@@ -49,26 +48,3 @@ def test_who_waits_for_what_it_is_sent_needs_no_barrier_at_its_end() -> None:
     careless = cupy.RawKernel(SENT, "sent", options=("-DWAITS=0",))
     kinds = {finding.kind for finding in simulate(careless, 4, 64, (x, y)).findings}
     assert "shared memory of a block that may have ended" in kinds
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_block_without_a_cluster_is_a_cluster_of_one(rank: int) -> None:
-    code = """
-extern "C" __global__ void alone(const float* x, float* y, int rank)
-{
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    unsigned place;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) :
-        "r"((unsigned)__cvta_generic_to_shared(&s[63 - t])), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(place), "f"(x[t]) : "memory");
-    __syncthreads();
-    y[t] = rank ? 0.0f : s[t];
-}
-"""
-    x, y = X[:64].astype(np.float32), np.zeros(64, np.float32)
-    trace = simulate(cupy.RawKernel(code, "alone"), 1, 64, (x, y, rank))
-    if rank:
-        assert {finding.kind for finding in trace.findings} == {"out-of-bounds shared store"}
-    else:
-        assert not trace.findings and np.array_equal(y, x[::-1])

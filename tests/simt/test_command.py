@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -346,92 +345,60 @@ def test_junit_has_one_case_that_passes_or_is_an_error(capsys) -> None:
     assert suite.get("errors") == "1" and suite.find("testcase/error").text.startswith("x: ")
 
 
-# The part of the public schema of SARIF 2.1.0 that the report uses; nothing else may be in it.
-TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
-
-
-def strict(required: list[str], **properties) -> dict:
-    return {
-        "type": "object",
-        "required": required,
-        "properties": properties,
-        "additionalProperties": False,
+def sarif(status: int, kinds: tuple[str, ...], notes: dict) -> dict:
+    """The report of SARIF 2.1.0 on findings in line 7, without their messages."""
+    ids = [kind.replace(" ", "-") for kind in kinds]
+    rules = [
+        {
+            "id": one,
+            "name": "".join(word.capitalize() for word in one.split("-")),
+            "shortDescription": {"text": kind},
+            "defaultConfiguration": {"level": "error"},
+        }
+        for one, kind in zip(ids, kinds, strict=True)
+    ]
+    file = {"uri": "a%20file.cu", "uriBaseId": "%SRCROOT%"}
+    place = {"artifactLocation": file, "region": {"startLine": 7}}
+    results = [
+        {
+            "ruleId": rule["id"],
+            "ruleIndex": number,
+            "level": "error",
+            "locations": [{"physicalLocation": place}],
+            "occurrenceCount": 1,
+            "partialFingerprints": {"kernelKindLine/v1": f"scale:{kinds[number]}:7"},
+        }
+        for number, rule in enumerate(rules)
+    ]
+    run = {
+        "tool": {"driver": {"name": "simt", "rules": rules}},
+        "invocations": [{"executionSuccessful": status < 2, "exitCode": status, **notes}],
+        "columnKind": "utf16CodeUnits",
+        "results": results,
     }
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    return {"$schema": schema, "version": "2.1.0", "runs": [run]}
 
 
-def several(items: dict, **more) -> dict:
-    return {"type": "array", "items": items, **more}
-
-
-LEVEL = {"enum": ["none", "note", "warning", "error"]}
-COUNT = {"type": "integer", "minimum": 0}
-NAME = {"type": "string", "minLength": 1}
-PLACE = strict(
-    ["artifactLocation"],
-    artifactLocation=strict(
-        ["uri"], uri={"type": "string", "pattern": r"^\S+$"}, uriBaseId={"type": "string"}
-    ),
-    region=strict(["startLine"], startLine={"type": "integer", "minimum": 1}),
-)
-RULE = strict(
-    ["id"],
-    id=NAME,
-    name=NAME,
-    shortDescription=TEXT,
-    defaultConfiguration=strict([], level=LEVEL),
-)
-RESULT = strict(
-    ["message"],
-    ruleId=NAME,
-    ruleIndex=COUNT,
-    level=LEVEL,
-    message=TEXT,
-    locations=several(strict([], physicalLocation=PLACE)),
-    occurrenceCount={"type": "integer", "minimum": 1},
-    partialFingerprints={"type": "object", "additionalProperties": {"type": "string"}},
-)
-INVOCATION = strict(
-    ["executionSuccessful"],
-    executionSuccessful={"type": "boolean"},
-    exitCode={"type": "integer"},
-    toolExecutionNotifications=several(strict(["message"], level=LEVEL, message=TEXT)),
-)
-SARIF = strict(
-    ["version", "runs"],
-    **{"$schema": {"type": "string", "format": "uri"}},
-    version={"const": "2.1.0"},
-    runs=several(
-        strict(
-            ["tool"],
-            tool=strict(
-                ["driver"],
-                driver=strict(["name"], name=NAME, rules=several(RULE, uniqueItems=True)),
-            ),
-            invocations=several(INVOCATION),
-            columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
-            results=several(RESULT),
-        ),
-        minItems=1,
-    ),
-)
+KINDS = "out-of-bounds load", "out-of-bounds store"
+SAID = "n: 'x' is not a number, an array such as float32[64,1024], a .npy file or null"
+NOTES = {"toolExecutionNotifications": [{"level": "error", "message": {"text": SAID}}]}
 
 
 @pytest.mark.parametrize(
-    ("args", "status"), [(CLEAN, 0), (BUGGY, 1), (["float32[1]", "float32[1]", "x", "1"], 2)]
+    ("args", "status", "kinds", "notes"),
+    [
+        (CLEAN, 0, (), {}),
+        (BUGGY, 1, KINDS, {}),
+        (["float32[1]", "float32[1]", "x", "1"], 2, (), NOTES),
+    ],
 )
-def test_sarif_has_the_public_shape(args: list[str], status: int, capsys) -> None:
+def test_sarif_has_the_public_shape(args, status: int, kinds, notes: dict, capsys) -> None:
     assert scale("--format", "sarif", args=args) == status
     content = json.loads(capsys.readouterr().out)
-    jsonschema.validate(content, SARIF)
-    (run,) = content["runs"]
-    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
-    assert run["invocations"][0]["exitCode"] == status
-    assert len(run["results"]) == (2 if status == 1 else 0)
-    for result in run["results"]:
-        place = result["locations"][0]["physicalLocation"]
-        assert rules[result["ruleIndex"]] == result["ruleId"]
-        assert place["artifactLocation"] == {"uri": "a%20file.cu", "uriBaseId": "%SRCROOT%"}
-        assert place["region"]["startLine"] == 7
+    for result in content["runs"][0]["results"]:
+        assert result.pop("message")["text"].startswith("4 bytes not inside any array")
+    assert content == sarif(status, kinds, notes)
 
 
 def test_a_finding_in_a_header_names_the_header(tmp_path: Path, capsys) -> None:
@@ -452,7 +419,7 @@ def test_a_finding_in_a_header_names_the_header(tmp_path: Path, capsys) -> None:
 def test_a_report_goes_to_a_file_and_text_to_the_screen(capsys) -> None:
     assert scale("--format", "sarif", "-o", "out.sarif", args=BUGGY) == 1
     assert "out-of-bounds load" in capsys.readouterr().out
-    jsonschema.validate(json.loads(Path("out.sarif").read_text()), SARIF)
+    assert len(json.loads(Path("out.sarif").read_text())["runs"][0]["results"]) == 2
     assert sorted(path.name for path in Path().iterdir()) == ["a file.cu", "out.sarif"]
 
 

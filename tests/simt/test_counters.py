@@ -56,8 +56,8 @@ def test_partial_warps_and_rows_that_start_off_a_sector(
 # ---- branches and instructions, in PTX, where the compiler cannot rearrange them ----------------
 
 
-def run_ptx(lines: str, grid: int, block: int) -> Trace:
-    """Run the lines of PTX as a kernel; %t is the thread, %b the block, %at an array's start."""
+def run_ptx(lines: str, grid: int, block: int, y: np.ndarray | None = None) -> Trace:
+    """Run the lines of PTX as a kernel; %t is the thread, %b the block, %at the start of y."""
     code = f"""
         .visible .entry k(.param .u64 p)
         {{
@@ -69,7 +69,7 @@ def run_ptx(lines: str, grid: int, block: int) -> Trace:
         ld.param.u64 %at, [p];
         {lines}
         }}"""
-    return simulate_ptx(code, grid, block, (np.zeros(4096, np.uint32),))
+    return simulate_ptx(code, grid, block, (np.zeros(4096, np.uint32) if y is None else y,))
 
 
 FIXED = 3  # instructions that every PTX kernel here starts with
@@ -115,6 +115,24 @@ def test_loop_branches_count_the_warps_that_still_run_and_plain_jumps_do_not_cou
             divergent += min(running) == step < max(running)
     assert (found.branches, found.divergent_branches) == (branches, divergent)
     assert found.warp_instructions == 4 * (FIXED + 2 + 3) + 3 * branches
+
+
+def test_a_jump_through_a_table_is_a_branch_that_may_part_a_warp() -> None:
+    lines = """
+        and.b32 %r1, %t, 3;
+        shr.u32 %r2, %t, 5;
+        setp.ne.u32 %p0, %r2, 0;
+        @%p0 mov.u32 %r1, 2;
+        TABLE: .branchtargets A, B, C, B;
+        brx.idx %r1, TABLE;
+        A: mov.u32 %r0, 10; bra.uni DONE;
+        B: mov.u32 %r0, 20; bra.uni DONE;
+        C: mov.u32 %r0, 30;
+        DONE: mul.wide.u32 %o, %t, 4; add.s64 %at, %at, %o; st.global.u32 [%at], %r0; ret;"""
+    y = np.zeros(64, np.uint32)
+    found = run_ptx(lines, 1, 64, y).counters
+    assert y.tolist() == [10, 20, 30, 20] * 8 + [30] * 32
+    assert (found.branches, found.divergent_branches) == (2, 1)
 
 
 def test_guarded_accesses_count_the_lanes_that_execute_them() -> None:

@@ -1,10 +1,9 @@
-"""printf and assert in a kernel, and what is refused by its CUDA name."""
+"""printf and assert in a kernel."""
 
 import numpy as np
 import pytest
 
-from helpers.simt import KernelText, Trace, UnsupportedPTX, include_folders, simulate
-from tests.copied.compilers import lacks
+from helpers.simt import KernelText, Trace, simulate
 
 FILE = '#line 1 "kernels/x.cu"\n'
 
@@ -60,41 +59,3 @@ def test_threads_end_at_a_failed_assertion_and_others_go_on() -> None:
     y = np.zeros(4, np.int32)
     trace = simulate(KernelText(code, "k"), 1, 4, (y,))
     assert y.tolist() == [9, 0, 9, 9] and len(trace.findings) == 1
-
-
-REFUSED = {
-    "tex2D": ("y[0] = tex2D<float>((cudaTextureObject_t)y, 0.f, 0.f);", "textures (tex1D, tex2D"),
-    "tex1Dfetch": ("y[0] = tex1Dfetch<float>((cudaTextureObject_t)y, 3);", "textures (tex1D, te"),
-    "surf2Dwrite": ("surf2Dwrite(1.0f, (cudaSurfaceObject_t)y, 0, 0);", "surfaces (surf2Dread"),
-    "malloc": ("((int**)y)[0] = (int*)malloc(4);", "malloc and new in a kernel"),
-    "new": ("((int**)y)[0] = new int[y[1]];", "malloc and new in a kernel"),
-    "tiles": (
-        "namespace cg = cooperative_groups; __shared__ cg::block_tile_memory<256> memory;\n"
-        "cg::tiled_partition<64>(cg::this_thread_block(memory)).sync();",
-        "block_tile_memory",
-    ),
-    "wmma": (
-        "using namespace nvcuda; wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>"
-        " f; wmma::load_matrix_sync(f, (half*)y, 16); y[0] = f.x[0];",
-        "tensor cores (wmma, mma)",
-    ),
-    "ldmatrix": (
-        'asm("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(y[0]) : "r"(0));',
-        "tensor cores (wmma, mma): ldmatrix",
-    ),
-}
-BEFORE = {
-    "tiles": "#include <cooperative_groups.h>",
-    "wmma": "#include <mma.h>",
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_stays_refused_is_refused_by_its_cuda_name(name: str) -> None:
-    if name == "wmma" and (reason := lacks(include_folders(), "crt/mma.h")):
-        pytest.skip(reason)
-    body, words = REFUSED[name]
-    with pytest.raises(UnsupportedPTX) as caught:
-        run(body, before=BEFORE.get(name, ""))
-    message = str(caught.value)
-    assert words in message and "kernels/x.cu:" in message and "\n" not in message

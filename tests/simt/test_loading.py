@@ -250,6 +250,19 @@ REFUSED = {
         "textures",
         3,
     ),
+    "a texture of one dimension": (
+        "__global__ void k(cudaTextureObject_t t, int* y) {\n"
+        "    *y = tex1Dfetch<float>(t, 3);\n}\n",
+        "textures",
+        2,
+    ),
+    "tiles of several warps": (
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
+        "__global__ void k(int* y) {\n    __shared__ cg::block_tile_memory<256> memory;\n"
+        "    cg::tiled_partition<64>(cg::this_thread_block(memory)).sync();\n}\n",
+        "block_tile_memory",
+        5,
+    ),
     "a surface": (
         "__global__ void k(cudaSurfaceObject_t t, float* y) {\n    surf2Dwrite(*y, t, 1, 2);\n}\n",
         "surfaces",

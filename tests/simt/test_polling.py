@@ -49,41 +49,6 @@ def test_a_wait_that_nobody_ends_is_a_hang_at_once(wait: str) -> None:
     assert time.process_time() - began < 2
 
 
-LOCK = """
-    __shared__ int lock, count;
-    if (t == 0) lock = count = 0;
-    __syncthreads();
-    for (bool done = false; !done;)
-        if (atomicCAS(&lock, 0, 1) == 0) {
-            __threadfence_block();
-            *(volatile int*)&count = *(volatile int*)&count + 1;
-            __threadfence_block();
-            atomicExch(&lock, 0);
-            done = true;
-        }
-    __syncthreads();
-    y[t] = count;"""
-ARRIVALS = """
-    __shared__ int s[256], count;
-    if (t == 0) count = 0;
-    __syncthreads();
-    s[t] = t;
-    __threadfence_block();
-    atomicAdd(&count, 1);
-    while (*(volatile int*)&count < blockDim.x);
-    __threadfence_block();
-    y[t] = s[blockDim.x - 1 - t] + t + 1;"""
-
-
-@pytest.mark.parametrize("threads", [64, 65, 128])
-@pytest.mark.parametrize("body", [LOCK, ARRIVALS], ids=["lock", "arrivals"])
-def test_atomics_order_a_crowd_as_they_order_a_few(body: str, threads: int) -> None:
-    y, f = np.zeros(threads, np.int32), np.zeros(1, np.int32)
-    trace = run(body, threads, y, f)
-    assert not trace.findings, str(trace.findings)
-    assert (y == threads).all()
-
-
 CHAIN = """
     __shared__ int s[32];
     const int warp = t / 32, lane = t % 32;
@@ -161,14 +126,6 @@ def test_cooperative_launch_that_cannot_be_resident_is_refused() -> None:
     simulate(kernel, 132, 32, (y,), 200 * 1024)
     with pytest.raises(ValueError, match="133 blocks .* does not fit on an H200 at once: 132 do"):
         simulate(kernel, 133, 32, (y,), 200 * 1024)
-
-
-def test_arrays_that_overlap_are_refused() -> None:
-    both = np.zeros(64, np.int32)
-    with pytest.raises(TypeError, match="f overlaps y"):
-        run("y[t] = f[t];", 32, both, both[16:])
-    run("y[t] = f[t] + 1;", 32, both, both)  # the same array twice is one array
-    assert both[:32].tolist() == [1] * 32
 
 
 def test_read_only_array_that_is_written_to_is_named() -> None:

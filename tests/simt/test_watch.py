@@ -71,21 +71,6 @@ def warp_of(access: WatchedAccess | Event) -> tuple[int, int]:
 # ---- accesses -----------------------------------------------------------------------------------
 
 
-def test_lanes_of_a_thread_per_row_touch_a_sector_each() -> None:
-    trace = rows_trace(watch=(LOAD_OF_ROWS,))
-    assert len(trace.accesses) == 2 * 16
-    for block in (0, 1):
-        ours = [access for access in trace.accesses if access.block == (block, 0, 0)]
-        for column, access in enumerate(ours):
-            expected = [((32 * block + lane) * 16 + column) * 4 for lane in range(32)]
-            assert access.offsets.tolist() == expected
-            assert (access.line, access.kind, access.memory) == (8, "load", "global")
-            assert (access.array, access.width, access.warp) == ("x", 4, 0)
-            assert access.mask.all() and access.sectors == 32
-    steps = [access.step for access in trace.accesses if access.block == (0, 0, 0)]
-    assert steps == sorted(set(steps))
-
-
 def test_lanes_that_load_float4_touch_two_lanes_a_sector_and_hold_four_values() -> None:
     x = np.arange(512, dtype=np.float32)
     trace = launch(COPY, 2, 64, x, np.zeros_like(x), watch=[LOAD_OF_COPY])
@@ -101,14 +86,6 @@ def test_lanes_that_load_float4_touch_two_lanes_a_sector_and_hold_four_values() 
         first = access.offsets // 4
         assert access.values.shape == (32, 4)
         assert (access.values.view(np.float32) == x[first[:, None] + np.arange(4)]).all()
-
-
-def test_a_constant_that_is_stored_is_a_value_of_each_lane() -> None:
-    code = """extern "C" __global__ void ones(float* y) {\n y[threadIdx.x] = 1.0f;\n}\n"""
-    (store,) = simulate(
-        KernelText(code, "ones"), 1, 32, (np.zeros(32, np.float32),), watch=[2]
-    ).accesses
-    assert (store.values.view(np.float32) == 1).all()
 
 
 def test_a_tail_has_the_lanes_that_are_left_and_a_view_its_start() -> None:
@@ -256,30 +233,6 @@ def test_no_warp_leaves_a_barrier_before_all_have_arrived() -> None:
         assert {event.line for event in arrive + leave} == {6 if start == 0 else 11}
 
 
-def test_the_rounds_of_a_tree_are_between_its_barriers() -> None:
-    trace = tree_trace(follow=True)
-    rounds: dict[int, list[Event]] = {}
-    left = {warp: 0 for warp in range(4)}
-    for event in trace.events:
-        left[event.warp] += event.kind == "barrier leave"
-        if event.kind == "store shared":
-            rounds.setdefault(left[event.warp], []).append(event)
-    lanes = [sum(int(event.mask.sum()) for event in rounds[number]) for number in range(8)]
-    assert lanes == [128, 64, 32, 16, 8, 4, 2, 1]
-    assert [len(rounds[number]) for number in range(8)] == [4, 2, 1, 1, 1, 1, 1, 1]
-
-
-def test_a_life_begins_with_a_load_and_steps_only_grow() -> None:
-    trace = tree_trace(follow=True)
-    for warp in range(4):
-        life = [event for event in trace.events if event.warp == warp]
-        assert [event.kind for event in life[:2]] == ["load global", "store shared"]
-        ends = [event for event in life if event.kind == "end"]
-        assert sum(int(event.mask.sum()) for event in ends) == 32 and life[-1].kind == "end"
-        steps = [event.step for event in life]
-        assert steps == sorted(steps)
-
-
 SHUFFLES = """extern "C" __global__ void shuffles(const float* x, float* y)
 {
     float v = x[threadIdx.x];
@@ -327,12 +280,6 @@ def test_a_lane_past_the_bounds_of_a_shuffle_reads_itself() -> None:
 
 
 # ---- off, and too much --------------------------------------------------------------------------
-
-
-def test_nothing_is_kept_unless_asked_for_and_nothing_else_changes() -> None:
-    plain, watched = tree_trace(2), tree_trace(2, watch=(5, 10), follow=True)
-    assert not plain.accesses and not plain.events
-    assert plain.counters == watched.counters and plain.lines == watched.lines
 
 
 def test_true_keeps_every_line_and_every_event() -> None:
