@@ -1,8 +1,7 @@
 """Kernels from source, `k` if it has no other name, run on numpy arrays in place: on the machine or
-on a GPU. With it, pieces of source and inputs."""
+on a GPU."""
 
 import re
-import struct
 from collections.abc import Callable
 
 import cupy
@@ -15,13 +14,11 @@ LIMIT = 3_000_000  # instructions; a wait that never ends is to be found soon
 Run = Callable[..., None]
 
 
-def on_simt(
-    code: str, grid, block, *args, name="k", shared=0, options=(), cooperative=False, ptx=()
-) -> None:
+def on_simt(code: str, grid, block, *args, name="k", options=(), ptx=()) -> None:
     """No finding is made, and the kernel's PTX matches the patterns `ptx`."""
     named = code if code.startswith("#line") else FILE + code
-    source = KernelText(named, name, options, cooperative)
-    trace = simulate(source, grid, block, args, shared, instruction_limit=LIMIT)
+    source = KernelText(named, name, options)
+    trace = simulate(source, grid, block, args, instruction_limit=LIMIT)
     assert not trace.findings, str(trace.findings)
     body = entry(trace.ptx, name) if ptx else ""
     for opcode in ptx:
@@ -29,24 +26,18 @@ def on_simt(
 
 
 def entry(ptx: str, name: str) -> str:
-    """The PTX of one kernel. Of a template there is nothing but its one instance."""
-    start = 0 if "<" in name else ptx.index(f".entry {name}(")
+    """The PTX of one kernel."""
+    start = ptx.index(f".entry {name}(")
     following = ptx.find("\n.visible .entry", start)
     return ptx[start : following if following > 0 else len(ptx)]
 
 
-def on_gpu(
-    code: str, grid, block, *args, name="k", shared=0, options=(), cooperative=False, ptx=()
-) -> None:
+def on_gpu(code: str, grid, block, *args, name="k", options=(), ptx=()) -> None:
     options = (*options, *(f"-I{folder}" for folder in include_folders()))
-    if "<" in name:
-        module = cupy.RawModule(code=code, options=options, name_expressions=[name])
-        function = module.get_function(name)
-    else:
-        function = cupy.RawKernel(code, name, options, enable_cooperative_groups=cooperative)
+    function = cupy.RawKernel(code, name, options)
     arrays = {id(a): cupy.array(a) for a in args if isinstance(a, np.ndarray) and a.ndim}
     sizes = [(size,) if isinstance(size, int) else size for size in (grid, block)]
-    function(*sizes, tuple(arrays.get(id(a), a) for a in args), shared_mem=shared)
+    function(*sizes, tuple(arrays.get(id(a), a) for a in args))
     for array in args:
         if id(array) in arrays and array.flags.writeable:
             array[...] = arrays[id(array)].get()
@@ -67,17 +58,3 @@ def kernel(body: str, parameters: str = "float* y, const float* x, int n", befor
         "    const int t = threadIdx.x;\n"
         f"    const int i = blockIdx.x * blockDim.x + t;\n{body}\n}}\n"
     )
-
-
-def numbers(*shape: int) -> np.ndarray:
-    """Small whole numbers, whose sums are exact in fp32."""
-    return np.random.default_rng(len(shape)).integers(-50, 50, shape).astype(np.float32)
-
-
-def floats(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=count).astype(np.float32)
-
-
-def rounded(number: float) -> float:
-    """To fp32 and back."""
-    return struct.unpack("<f", struct.pack("<f", number))[0]

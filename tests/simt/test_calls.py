@@ -23,13 +23,6 @@ def fibonacci(n: int) -> int:
     return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
 
 
-@functools.cache
-def ackermann(m: int, n: int) -> int:
-    if m == 0:
-        return n + 1
-    return ackermann(m - 1, ackermann(m, n - 1) if n else 1)
-
-
 def on_the_stack(values: list[int], n: int) -> int:
     here = [value + n for value in values]
     return here[3] if n == 0 else on_the_stack(here, n - 1) + here[n % 4]
@@ -37,10 +30,6 @@ def on_the_stack(values: list[int], n: int) -> int:
 
 def until_40(n: int) -> int:
     return 2 if n > 40 else until_40(n + 8) * 3 + n
-
-
-def permutations(n: int) -> int:
-    return n * permutations(n - 1) if n > 1 else 1
 
 
 TWO = """
@@ -64,12 +53,6 @@ COMPUTED = {
         "y[t] = f(t % 11);",
         lambda t: fibonacci(t % 11),
     ),
-    "the argument of a call is a call": (
-        "__device__ int f(int m, int n)\n"
-        "{ return m == 0 ? n + 1 : f(m - 1, n == 0 ? 1 : f(m, n - 1)); }",
-        "y[t] = f(t % 3, t % 5);",
-        lambda t: ackermann(t % 3, t % 5),
-    ),
     "two functions call each other": (
         "__device__ int odd(int n);\n"
         "__device__ __noinline__ int even(int n) { return n == 0 ? 1 : odd(n - 1); }\n"
@@ -83,12 +66,6 @@ COMPUTED = {
         "int z[4] = {1, 2, 3, 4}; y[t] = f(z, t);",
         lambda t: on_the_stack([1, 2, 3, 4], t),
     ),
-    "a call writes to its caller's variables": (
-        "__device__ void f(int n, int* count, int* sum)\n{ if (n > 1) for (int i = 0; i < n; i++) "
-        "f(n - 1, count, sum); else { ++*count; *sum += 3; } }",
-        "int count = 0, sum = 0; f(t % 5 + 1, &count, &sum); y[t] = count * 1000 + sum;",
-        lambda t: permutations(t % 5 + 1) * 1003,
-    ),
     "a struct comes back": (
         "struct P { long long a; int b; char c; };\n"
         "__device__ P f(int n) { if (n == 0) return {1, 2, 3}; P p = f(n - 1); p.a += n; p.b -= n; "
@@ -100,17 +77,6 @@ COMPUTED = {
             + (3 ^ functools.reduce(int.__xor__, range(t + 1))) % 2
         ),
     ),
-    "a search through a tree in memory": (
-        "__device__ int depth(const int* y, int at, int n)\n{ if (at >= n) return 0; "
-        "int l = depth(y, 2 * at + 1, n), r = depth(y, 2 * at + 2, n); return 1 + max(l, r); }",
-        "int d = depth(y, t, 64); __syncthreads(); y[t] = d;",
-        lambda t: next(d for d in range(8) if ((t + 1) << d) - 1 >= THREADS),
-    ),
-    "a table of functions in global memory": (
-        TWO + "__device__ Function table[2] = {twice, next};",
-        "y[t] = table[t % 2](t);",
-        lambda t: t + 1 if t % 2 else 2 * t,
-    ),
     "a table of functions in constant memory": (
         TWO + "__constant__ Function table[3] = {next, twice, next};",
         "y[t] = table[t % 3](t);",
@@ -120,27 +86,6 @@ COMPUTED = {
         TWO,
         "Function f = t & 4 ? twice : next; y[t] = f(f(t));",
         lambda t: 4 * t if t & 4 else t + 2,
-    ),
-    "a function is handed on in shared memory": (
-        TWO,
-        "__shared__ Function f[64]; f[t] = t % 3 ? twice : next; __syncthreads();\n"
-        "y[t] = f[63 - t](t);",
-        lambda t: 2 * t if (63 - t) % 3 else t + 1,
-    ),
-    "a function is an argument of another": (
-        TWO + "__device__ __noinline__ int apply(Function f, int v) { return f(v) + 1; }",
-        "y[t] = apply(t < 20 ? twice : next, t);",
-        lambda t: (2 * t if t < 20 else t + 1) + 1,
-    ),
-    "a lambda becomes a function": (
-        TWO,
-        "Function f = [](int v) { return v * v; }; if (t % 5 == 0) f = next; y[t] = f(t);",
-        lambda t: t * t if t % 5 else t + 1,
-    ),
-    "a recursive function through its address": (
-        TWO + "__device__ int f(int n) { return n == 0 ? 0 : n + f(n - 1); }",
-        "Function g = y[t] % 2 ? f : next; y[t] = g(t);",
-        lambda t: t * (t + 1) // 2 if t % 2 else t + 1,
     ),
     "a virtual function": (
         SHAPES,

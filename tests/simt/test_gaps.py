@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from helpers.simt import Trace, rows_apart, simulate, span
-from helpers.simt.findings import Findings, Reporter
-from helpers.simt.memory.global_memory import GlobalMemory
 
 ROWS, COLS = 3, 8
 NAMES = ("x", "y", "cols", "x_stride", "y_stride")
@@ -126,15 +124,6 @@ def test_a_stride_of_another_matrix_is_found() -> None:
     ]
 
 
-def test_the_ends_of_the_view_are_ends() -> None:
-    x, _ = matrix(COLS + 3, 4)
-    y, _ = matrix(COLS + 3, 4)
-    for shift, place in ((-1, "4 bytes before x"), (ROWS * (COLS + 3), "12 bytes past the end of")):
-        code = CODE.replace("x + row", f"x + ({shift}) + row")
-        (found,) = run(code, x, y, 1).findings if shift < 0 else run(code, x, y).findings
-        assert place in found.message
-
-
 def test_copies_of_whole_pieces_stay_in_a_row() -> None:
     x, _ = matrix(COLS + 4, 0)
     y, _ = matrix(COLS + 8, 0)
@@ -147,15 +136,6 @@ def test_copies_of_whole_pieces_stay_in_a_row() -> None:
     assert load.startswith("48 bytes not inside any array: byte 0 of row 0 of x, whos")
     assert store.startswith("48 bytes not inside any array: byte 0 of row 0 of y, who")
     assert not y.any()
-
-
-def test_rows_that_follow_each_other_are_not_looked_at() -> None:
-    memory = GlobalMemory(Reporter(Findings()))
-    for array in (np.zeros((3, 8)), np.zeros(24), np.zeros((3, 9))[:1, :8], np.zeros((3, 8))[1:]):
-        memory.allocate(array, "x")
-        assert memory.allocations[-1].rows is None
-    memory.allocate(np.zeros((3, 9))[:, :8], "x")
-    assert memory.allocations[-1].rows == (64, 72)
 
 
 def test_rows_may_be_apart_only_where_the_kernel_takes_their_stride() -> None:

@@ -68,36 +68,6 @@ def test_pairs_and_an_odd_last_value_are_rounded_once(base: str, arch: str, coun
     assert_within(numbers(y, base), expected, base)
 
 
-OPERATORS = {
-    "__hadd": lambda a, b: a + b,
-    "__hsub": lambda a, b: a - b,
-    "__hmul": lambda a, b: a * b,
-    "__h2div": lambda a, b: a / b,
-    "__hmax2": np.maximum,
-}
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("base", SIXTEEN)
-@pytest.mark.parametrize("name", OPERATORS)
-def test_functions_of_the_headers(name: str, base: str, arch: str) -> None:
-    one, two = CPP[base]
-    kind, count = (two, 2 * 301) if "2" in name else (one, 601)
-    code = f"""
-    extern "C" __global__ void k({kind}* y, const {kind}* a, const {kind}* b, int n)
-    {{
-        const int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) y[i] = {name}(a[i], b[i]);
-    }}"""
-    chance = np.random.default_rng(3)
-    a, b = (sixteen(chance.normal(size=count) * 4, base) for _ in range(2))
-    y, threads = np.zeros(count, np.uint16), count // (2 if "2" in name else 1)
-    run_cuda(code, threads, y, a, b, threads, arch=arch)
-    expected = OPERATORS[name](numbers(a, base), numbers(b, base))
-    # The quotient goes through fp32, and is rounded again.
-    assert_within(numbers(y, base), expected, base, 0.501 if name == "__h2div" else 0.5)
-
-
 # ---- functions of the CUDA headers in fp32 and fp64 ---------------------------------------------
 
 
