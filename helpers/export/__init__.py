@@ -11,7 +11,6 @@ The modules, lowest first; each imports from those above it alone:
     lines            code in lines of limited width, and lines for certain files alone
     request          what is to be exported, and the origin that a file states
     sources          the texts of kernel files as they are exported
-    intervals        interval arithmetic: the rules of a header for sets of problems
     specialisations  the specialisations that the requested shapes need
     cpp_text         the text that C++ files share
     cpp_plan         the rules of headers as C++ functions

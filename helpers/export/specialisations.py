@@ -1,15 +1,11 @@
 """The specialisations that the requested shapes need: the sets of values of a kernel's macros.
 
-A range may contain too many shapes to plan one by one. So the rules of a header are evaluated for
-boxes of shapes, as intervals: a range of rows, and a range of columns with the same remainder
-modulo 16 bytes. A box for which every macro has one value is done; any other is halved. The result
-is every specialisation that some shape of the range needs, and no other.
+The rules of a header are evaluated for all shapes of a range at once, as arrays. Of a range with
+more than `MAX_SHAPES` shapes, some numbers of rows are evaluated.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,20 +13,25 @@ import numpy as np
 
 from ..base.gpu import H200, Gpu
 from ..catalogue.dispatch import SOFTMAX_RANKING
-from ..catalogue.expressions import Expression, Requirement
+from ..catalogue.expressions import (
+    DIVISIONS,
+    FUNCTIONS,
+    Definition,
+    Evaluate,
+    Expression,
+    Names,
+    Requirement,
+)
 from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned, tuned_table
 from ..problem.problem import MAX_BYTES, MAX_INT, Problem
 from ..run.bound import Kernel, load
-from .intervals import Interval, Intervals, product
 from .request import ExportError, ExportRequest, Range, Shapes
 
 MAX_SPECIALISATIONS = 64  # per file; compiling each takes a second or more
-MAX_BOXES = 2**20  # per range
-MAX_AXES = 2**14  # pairs of dim and inner, each of which is a box
-MULTIPLIERS = np.random.default_rng(0).integers(2**63, size=(32, 2), dtype=np.uint64)
-
-Macros = tuple[tuple[str, int], ...]
+MAX_SHAPES = 2**18  # of a range; of more, not all numbers of rows are evaluated
+MAX_COLUMNS = 2**14  # of a range, as pairs of dim and inner with another axis
+MIN_ROWS = 2**6  # numbers of rows that are evaluated in any case
 
 
 class Specialisation(NamedTuple):
@@ -38,7 +39,7 @@ class Specialisation(NamedTuple):
 
     file: str
     dtype: np.dtype
-    macros: Macros
+    macros: tuple[tuple[str, int], ...]
 
 
 class Start(NamedTuple):
@@ -56,13 +57,13 @@ def specialisations(request: ExportRequest) -> list[Specialisation]:
     """
     if not request.shapes:
         raise ExportError("name the shapes to compile for, such as 8192x50304 or 1..4096x32000")
-    found: dict[Specialisation, None] = {}
+    found: set[Specialisation] = set()
     for shapes in request.shapes:
         for dtype in request.dtypes:
-            needed: dict[Specialisation, None] = {}
+            needed: set[Specialisation] = set()
             for gpu in request.gpus:
                 for start in starts(request, dtype):
-                    needed |= dict.fromkeys(_needed(request, shapes, dtype, gpu, start))
+                    needed |= _needed(request, shapes, dtype, gpu, start)
             if not needed:
                 raise ExportError(_why_none(request, shapes, dtype))
             found |= needed
@@ -128,213 +129,157 @@ def starts(request: ExportRequest, dtype: np.dtype) -> Iterator[Start]:
             yield Start(gap, False, False)
 
 
-# ---- plans of boxes -----------------------------------------------------------------------------
+# ---- plans of all shapes ------------------------------------------------------------------------
 
 
-class Planned(NamedTuple):
-    """What a header says of sets of problems."""
+class Arrays:
+    """The domain of many problems at once: a value is an array of one number per problem."""
 
-    accepted: np.ndarray  # every problem of the set
-    rejected: np.ndarray  # every problem of the set
-    names: Mapping[str, Interval]
+    def __init__(self, count: int):
+        self.accepted = np.ones(count, bool)
+        # For which problems the current expression is evaluated; others may divide by zero.
+        self._evaluated = np.ones(count, bool)
 
-    def where(self, always: np.ndarray, never: np.ndarray) -> Planned:
-        """Return the plan for the problems that meet a condition, given for which sets it holds
-        always and for which never."""
-        return Planned(self.accepted & always, self.rejected | never, self.names)
+    def number(self, number: int) -> np.int64:
+        return np.int64(number)
 
-    def when(self, condition: Expression, names: Mapping[str, Interval]) -> Planned:
-        """Return the plan where a condition on `names` and on values of the Build table holds."""
-        holds = condition.value({**self.names, **names}, Intervals(len(self.accepted)))
-        return self.where(holds.true, holds.false)
+    def apply(self, function: str, *values: np.ndarray) -> np.ndarray:
+        if function in DIVISIONS:
+            left, right = values
+            self.accepted &= ~self._evaluated | (right != 0)
+            values = left, np.maximum(right, 1)
+        if function == "power_of_two":
+            return np.int64(1) << np.ceil(np.log2(np.maximum(*values, 1))).astype(np.int64)
+        functions = FUNCTIONS | {"min": np.minimum, "max": np.maximum}
+        return np.int64(1) * functions[function](*values)  # a comparison is a number too
+
+    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> np.ndarray:
+        undecided = before = self._evaluated
+        for part in parts:
+            undecided = undecided & ((part(names, self) != 0) == conjunction)
+            self._evaluated = undecided
+        self._evaluated = before
+        return np.where(undecided, int(conjunction), int(not conjunction))
+
+    def define(self, definition: Definition, names: Names) -> np.ndarray:
+        found = np.zeros(len(self.accepted), np.int64)
+        left = every = self._evaluated
+        for value, condition in definition.cases:
+            holds = condition.value(names, self) != 0 if condition else every
+            self._evaluated = left & holds
+            found = np.where(self._evaluated, value.value(names, self), found)
+            self._evaluated = left = left & ~holds
+        self._evaluated = every
+        self.accepted &= ~left
+        return found
+
+    def require(self, requirement: Requirement, names: Names) -> None:
+        self.accepted &= requirement.condition.value(names, self) != 0
 
 
-# Requirements of every kernel. They keep products in headers within 64 bits.
-EVERY_KERNEL = tuple(
-    Requirement("", Expression(text))
-    for text in (
-        f"rows >= 1 && rows <= {MAX_INT}",
-        f"rows * x_stride * size <= {MAX_BYTES} && rows * y_stride * size <= {MAX_BYTES}",
-    )
-)
+Values = Mapping[str, np.ndarray]
 
 
-def _plan(kernel: Kernel, names: Mapping[str, Interval], dtype: np.dtype, start: Start) -> Planned:
-    """Return which sets of problems a kernel accepts, and the values of its Build table."""
+def _plan(kernel: Kernel, names: Values, dtype: np.dtype, start: Start) -> tuple:
+    """Return which problems a kernel accepts, and the names with the values of its rules."""
     contract, known = kernel.header, {**names}
-    domain = Intervals(len(names["rows"].low))
-    known["isAligned"] = domain.number(
-        int(start.aligned or contract.align(dtype) <= dtype.itemsize)
-    )
+    domain = Arrays(len(names["rows"]))
     if dtype not in contract.dtypes:
-        return Planned(domain.rejected, ~domain.rejected, {})
-    for requirement in EVERY_KERNEL:
-        domain.require(requirement, known)
+        return ~domain.accepted, known
+    known["isAligned"] = np.int64(start.aligned or contract.align(dtype) <= dtype.itemsize)
     contract.program(kernel.block, any_start=True).evaluate(known, domain)
-    return Planned(domain.accepted, domain.rejected, known)
-
-
-# ---- ranges -------------------------------------------------------------------------------------
+    return domain.accepted, known
 
 
 def _needed(
     request: ExportRequest, shapes: Shapes, dtype: np.dtype, gpu: Gpu, start: Start
-) -> Iterator[Specialisation]:
-    """Yield the specialisations that some shape of a range needs; a kernel may reject other shapes
-    of the range. Raises `ExportError` for too many specialisations or boxes."""
+) -> set[Specialisation]:
+    """Return the specialisations that the shapes of a range need; a kernel may reject others.
+    Raises `ExportError` for too many row lengths."""
     as_timed = gpu == H200 and start.aligned and start.alike
-    tuned = [(one, _range_of(one)) for one in tuned_plans(request) if as_timed]
-    tuned = [(one, inside) for one, inside in tuned if one.problem.itemsize == dtype.itemsize]
-    todo = _first_boxes(shapes, 16 // dtype.itemsize)
-    found: dict[Specialisation, None] = {}
-
-    def open_boxes(boxes: np.ndarray) -> np.ndarray:
-        """Return which boxes must be halved; add the specialisations of the others."""
-        names = _names(boxes, dtype, gpu, start)
-        left, again = np.ones(len(boxes), bool), np.zeros(len(boxes), bool)
-        for step, when in _order(request):
-            some = np.flatnonzero(left & ~again)
-            part = {name: value[some] for name, value in names.items()}
-            rule = _plan(load(step), part, dtype, start) if len(some) else None
-            if rule is None or rule.rejected.all():
+    tuned = tuned_plans(request) if as_timed else []
+    names = _names(shapes, dtype, gpu, start)
+    found: set[Specialisation] = set()
+    for step, when in _order(request):
+        left, values = _plan(load(step), names, dtype, start)
+        if left.any():  # `packs` of a rank is not the value of this name in a Build table
+            left &= when.value({**values, **names}, Arrays(len(left))) != 0
+        accepted = left.copy()
+        for one in tuned:
+            if one.rule != step or one.problem.itemsize != dtype.itemsize:
                 continue
-            rule = rule.when(when, part)
-            plans = []
-            for one, inside in tuned:
-                if one.rule == step and not (taken := rule.when(inside, part)).rejected.all():
-                    plan = _plan(load(one.trial), part, dtype, start)
-                    plan = plan.where(taken.accepted, taken.rejected)
-                    plans.append((one.trial, split_trial(one.trial).file, plan))
-            plans.append((step, file_of(step) if request.best else step, rule))
-            for trial, file, plan in plans:
-                here = left[some] & ~again[some]
-                plan = plan.where(here, ~here)
-                known = _add_found(found, trial, file, dtype, plan)
-                left[some] &= ~known
-                again[some] |= ~known & ~plan.rejected
-        return again
-
-    while len(todo):
-        todo = todo[open_boxes(todo)]
-        first_rows = todo.copy()
-        first_rows[:, 1] = first_rows[:, 0]
-        todo = _halved(todo, open_boxes(first_rows))
-        if len(todo) > MAX_BOXES:
-            raise ExportError(
-                f"{shapes} are too many shapes to find all their specialisations; request fewer"
-            )
-        if len(found) > 4 * MAX_SPECIALISATIONS:
-            raise ExportError(
-                f"{shapes} needs more than {len(found)} specialisations; one file has at most "
-                f"{MAX_SPECIALISATIONS}; request fewer shapes"
-            )
-    yield from found
+            here = np.flatnonzero(left & _covered(one, names))
+            part = {name: value[here] for name, value in names.items()}
+            taken, of_trial = _plan(load(one.trial), part, dtype, start)
+            found |= _found(one.trial, split_trial(one.trial).file, dtype, of_trial, taken)
+            left[here[taken]] = False
+        file = file_of(step) if request.best else step
+        found |= _found(step, file, dtype, values, left)
+        names = {name: value[~accepted] for name, value in names.items()}
+    return found
 
 
-def _range_of(plan: Tuned) -> Expression:
-    """Return the condition for the shapes that a tuned plan covers."""
+def _covered(plan: Tuned, names: Values) -> np.ndarray:
+    """Return which problems a tuned plan covers."""
     (rows, last_rows), (cols, last_cols) = plan.rows, plan.cols
-    return Expression(
-        f"packs == {int(plan.problem.packed)} && isContiguous && rows >= {rows} && "
-        f"rows <= {last_rows} && cols >= {cols} && cols <= {last_cols}"
-    )
+    inside = (names["rows"] >= rows) & (names["rows"] <= last_rows) & (names["isContiguous"] == 1)
+    inside &= (names["cols"] >= cols) & (names["cols"] <= last_cols)
+    return inside & (names["packs"] == plan.problem.packed)
 
 
 def _order(request: ExportRequest) -> Iterator[tuple[str, Expression]]:
-    """Yield the kernels that may be chosen, each with the condition of its rank. In that, `packs`
-    is not the value of this name in a Build table."""
+    """Yield the kernels that may be chosen, each with the condition of its rank."""
     if request.best:
         yield from ((rank.file, rank.when) for rank in SOFTMAX_RANKING)
     else:
         yield from ((step, Expression("1")) for step in request.kernels)
 
 
-def _add_found(
-    found: dict[Specialisation, None], step: str, file: str, dtype: np.dtype, plan: Planned
-) -> np.ndarray:
-    """Add the specialisations of the boxes that need exactly one. Return for which boxes all are
-    found: also those where several macros vary and every combination has been found already."""
-    macros, known = load(step).header.macros, plan.accepted.copy()
-    ends = [(plan.names[name].low[known], plan.names[name].high[known]) for name in macros]
-    ends = np.reshape(np.array(ends, np.int64), (len(macros), 2, known.sum()))
-    # Sorting one number per box is much faster than rows.
-    mixed = np.tensordot(MULTIPLIERS[: len(macros)], ends.astype(np.uint64), 2)
-    _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
-    choices = [
-        [range(low, high + 1) for low, high in pairs]
-        for pairs in np.moveaxis(ends[:, :, first], 2, 0).tolist()
-    ]
-
-    def specialisation(values: Sequence[int]) -> Specialisation:
-        return Specialisation(file, dtype, tuple(zip(macros, values, strict=True)))
-
-    for each in choices:
-        if math.prod(map(len, each)) == 1:
-            found[specialisation([one.start for one in each])] = None
-    all_found = [
-        math.prod(map(len, each)) <= MAX_SPECIALISATIONS
-        and all(specialisation(values) in found for values in itertools.product(*each))
-        for each in choices
-    ]
-    known[known] = np.array(all_found, bool)[place]
-    return known
+def _found(
+    step: str, file: str, dtype: np.dtype, values: Values, some: np.ndarray
+) -> set[Specialisation]:
+    """Return the specialisations of some problems."""
+    macros = load(step).header.macros
+    if not some.any():
+        return set()
+    each = {*zip(*(values[name][some].tolist() for name in macros), strict=True)} or {()}
+    return {Specialisation(file, dtype, (*zip(macros, one, strict=True),)) for one in each}
 
 
-def _first_boxes(shapes: Shapes, pack: int) -> np.ndarray:
-    """Return one box per remainder of the columns: first and last row, first and last quotient of
-    the columns by `pack`, remainder, inner. With another axis there is one box per dim and inner,
-    because specialisations hardly ever share them. Raises `ExportError` for too many of those."""
-    rows, cols, boxes = shapes.rows, shapes.cols, []
-    if shapes.inner:
-        inner = shapes.inner
-        count = (cols.high - cols.low + 1) * (inner.high - inner.low + 1)
-        if count > MAX_AXES:
-            raise ExportError(
-                f"{shapes} are too many axis lengths to find all their specialisations"
-            )
-        grid = np.mgrid[cols.low : cols.high + 1, inner.low : inner.high + 1].reshape(2, -1)
-        boxes = [[rows.low, rows.high, c // pack, c // pack, c % pack, i] for c, i in grid.T]
-        return np.array(boxes, np.int64)
-    for remainder in range(pack):
-        first = -(-(cols.low - remainder) // pack)
-        last = (cols.high - remainder) // pack
-        if first <= last:
-            boxes.append([rows.low, rows.high, first, last, remainder, 1])
-    return np.array(boxes, np.int64)
+def _names(shapes: Shapes, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[str, np.ndarray]:
+    """Return the inputs of a header's rules for the shapes of a range. Raises `ExportError` for too
+    many columns."""
+    cols, inner = shapes.cols, shapes.inner or Range(1, 1)
+    count = (cols.high - cols.low + 1) * (inner.high - inner.low + 1)
+    if count > MAX_COLUMNS:
+        raise ExportError(f"{shapes} has more than {MAX_COLUMNS} row lengths; request fewer")
+    sizes = np.meshgrid(
+        _rows(shapes.rows, max(MIN_ROWS, MAX_SHAPES // count)),
+        np.arange(cols.low, cols.high + 1),
+        np.arange(inner.low, inner.high + 1),
+    )
+    # Requirements of every kernel. They keep products in headers within 64 bits.
+    rows, outer, cols, inner = sizes[0] * sizes[2], *sizes
+    widest = np.float64(dtype.itemsize) * (cols + max(start.gaps))
+    fit = (rows <= MAX_INT) & (rows * widest <= MAX_BYTES)
+    rows, outer, cols, inner = (size[fit] for size in (rows, outer, cols, inner))
 
-
-def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[str, Interval]:
-    """Return the inputs of a header's rules, for boxes."""
-    low, high, first, last, remainder, inner = todo.T
-    pack = 16 // dtype.itemsize
-    outer, inner = Interval(low, high), Interval(inner, inner)
-    low, high = product(outer, inner).low, product(outer, inner).high
-
+    names = {"rows": rows, "outer": outer, "cols": cols, "dim": cols, "inner": inner}
+    names |= {"row": cols * dtype.itemsize}
+    names |= {"x_stride": cols + start.gaps[0], "y_stride": cols + start.gaps[1]}
     numbers = {"size": dtype.itemsize, **vars(gpu), "maxShared": gpu.max_shared}
     numbers |= {"alike": int(start.alike), "isAlike": int(start.alike)}
-    names = {name: Interval.of(number, len(low)) for name, number in numbers.items()}
-    cols = Interval(first * pack + remainder, last * pack + remainder, remainder, pack)
-    names |= {"rows": Interval(low, high), "outer": outer, "inner": inner}
-    names |= {"cols": cols, "dim": cols, "row": product(cols, names["size"])}
-    for stride, gap in zip(("x_stride", "y_stride"), start.gaps, strict=True):
-        names[stride] = Interval(cols.low + gap, cols.high + gap, (remainder + gap) % pack, pack)
-    adjacent = start.gaps == (0, 0)
-    always, sometimes = adjacent | (high == 1), adjacent | (low == 1)
-    whole = ((remainder * dtype.itemsize) % 16 == 0) & start.aligned & start.alike
-    names["isContiguous"] = Interval(always.astype(np.int64), sometimes.astype(np.int64))
-    always, sometimes = whole & always, whole & sometimes
-    names["packs"] = Interval(always.astype(np.int64), sometimes.astype(np.int64))
-    return names
+    names |= {name: np.full(len(rows), number) for name, number in numbers.items()}
+    contiguous = (start.gaps == (0, 0)) | (rows == 1)
+    packs = contiguous & (names["row"] % 16 == 0) & start.aligned & start.alike
+    return names | {"isContiguous": np.int64(1) * contiguous, "packs": np.int64(1) * packs}
 
 
-def _halved(boxes: np.ndarray, by_columns: np.ndarray) -> np.ndarray:
-    """Halve each box: by columns if even its first row is undecided, else by rows."""
-    low, high, first, last, _, _ = boxes.T
-    rows = (high > low) & (~by_columns | (last == first))
-    lower, upper = boxes.copy(), boxes.copy()
-    middle = np.where(rows, (low + high) // 2, (first + last) // 2)
-    lower[:, 1] = np.where(rows, middle, high)
-    upper[:, 0] = np.where(rows, middle + 1, low)
-    lower[:, 3] = np.where(rows, last, middle)
-    upper[:, 2] = np.where(rows, first, middle + 1)
-    return np.concatenate([lower, upper])
+def _rows(rows: Range, most: int) -> np.ndarray:
+    """Return the numbers of rows of a range, up to `most`: if there are more, the first half of
+    `most`, and then by equal factors to the last."""
+    every = np.arange(rows.low, min(rows.high, rows.low + most - 1) + 1)
+    if every[-1] == rows.high:
+        return every
+    others = np.geomspace(every[most // 2], rows.high, most // 2).astype(np.int64)
+    return np.unique(np.concatenate([every[: most // 2], others]))
