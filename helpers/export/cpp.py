@@ -33,11 +33,9 @@ from .cpp_text import (
     HEAD,
     LAUNCH,
     LOOK,
-    MORE_ERRORS,
     PLAN,
     SPECIALISATIONS,
     WORKSPACE,
-    WORKSPACE_CLASS,
 )
 from .lines import chosen, wrapped
 from .request import COPYRIGHT, LICENCE, TUNED_ON, ExportError, ExportRequest, origin
@@ -93,7 +91,7 @@ class _CppFile:
             "namespace ${name}_parts {\n",
             self._plans(),
             "}  // namespace ${name}_parts\n",
-            WORKSPACE_CLASS + "\n".join([*self.declared, ""]),
+            "\n".join([*self.declared, ""]),
             "#if defined(__CUDACC__) && !defined(${upper}_DECLARATIONS)\n",
             SPECIALISATIONS,
             *(self._included(number, one) for number, one in enumerate(self.specialisations, 1)),
@@ -124,11 +122,10 @@ class _CppFile:
     @cached_property
     def declared(self) -> list[str]:
         """The declarations of the functions; that of `NAME_workspace` is the last."""
-        name = self.request.name
-        zeros = [f"{name}_zeros& zeros"] if self.call.workspace else []
-        found = []
+        name, found = self.request.name, []
+        more = [*["void* workspace", "size_t bytes"] * self.call.workspace, "cudaStream_t stream"]
         for dtype in self.request.dtypes:
-            parameters = [*self.call.parameters(dtype), *zeros, "cudaStream_t stream"]
+            parameters = [*self.call.parameters(dtype), *more]
             found.append(_declaration(f"cudaError_t {name}(", parameters))
         if self.call.workspace:
             sizes = [f"long long {size}" for size in self.call.sizes]
@@ -140,25 +137,20 @@ class _CppFile:
     def _head(self) -> str:
         dtypes = " and ".join(dtype.name for dtype in self.request.dtypes)
         call = self.call
-        declared = [f"struct {self.request.name}_zeros;  // see below"] * call.workspace
-        more = (error for name, error in MORE_ERRORS.items() if name in self.properties)
-        errors = ERRORS | dict(more)
-        words = {"overlap": call.overlap(), "misaligned": call.misaligned()}
-        words["numbers"] = "sizes or numbers" if call.checks() else "sizes"
-        listed = _listed((error, self._filled(text, **words)) for error, text in errors.items())
+        features = [f"{name} = {value}" for name, value in call.features.items() if value]
+        operation = " with ".join(filter(None, [call.operation.name, ", ".join(features)]))
         text = self._filled(
             HEAD,
-            errors=listed.rstrip(),
+            errors=_listed(ERRORS.items()),
             licence=LICENCE,
             copyright=COPYRIGHT,
             origin="\n".join([*map(origin, self.steps), f"The plan was tuned on an {TUNED_ON}."]),
             parameters=", ".join(call.names),
-            result=call.result(),
+            operation=operation,
             shapes=", ".join([dtypes, *map(str, self.request.shapes)]),
             count=counted(len(self.specialisations), "specialisation"),
             compile=compile_line(self.request, self.name),
-            declarations=textwrap.indent("\n".join([*declared, *self.declared]), "    "),
-            about=_listed(call.about()),
+            declarations=textwrap.indent("\n".join(self.declared), "    "),
             names=", ".join(call.names),
             sizes=", ".join(call.sizes),
         )
@@ -292,7 +284,7 @@ class _CppFile:
             arrays="\n".join(_wrapped(line, 12) for line in call.array_lines()),
             taken="\n".join(_wrapped(line, 4) for line in taken),
             list=own,
-            zeros=f"{self.request.name}_zeros& zeros, " * workspace,
+            workspace="void* workspace, size_t bytes, " * workspace,
         )
         calls = [
             self._filled(
@@ -302,7 +294,7 @@ class _CppFile:
                 matrix=call.matrix,
                 axis=axis,
                 values=", ".join(argument.name for argument in call.arguments),
-                rest="zeros, stream" if workspace else "stream",
+                rest="workspace, bytes, stream" if workspace else "stream",
             )
             for dtype, declared in zip(self.request.dtypes, self.declared, strict=False)
         ]
@@ -329,11 +321,11 @@ def _wrapped(line: str, indent: int) -> str:
 
 
 def _listed(entries: Iterable[tuple[str, str]]) -> str:
-    """Return names and their descriptions in two columns, in lines of limited width."""
-    entries = list(entries)
-    indent = 6 + max((len(name) for name, _ in entries), default=0)
-    lines = []
-    for name, text in entries:
-        first = f"    {name}".ljust(indent)
-        lines += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * indent)
-    return "\n".join([*lines, "", ""]) if lines else ""
+    """Return names and their descriptions, in lines of limited width."""
+    return "\n".join(
+        line
+        for name, text in entries
+        for line in textwrap.wrap(
+            f"{name}: {text}", WIDTH, initial_indent="    ", subsequent_indent=" " * 8
+        )
+    )

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..problem.operations import ANY_AXIS, COPY, CROSS_ENTROPY, MATRIX, STATISTICS, Argument
+from ..problem.operations import MATRIX, STATISTICS, Argument
 from ..problem.problem import MAX_INT
 from ..run.bound import Kernel
 from .cpp_plan import NUMBERS
@@ -28,26 +28,6 @@ TYPES = {
     "uint64": "std::uint64_t",
 }
 SIZES = NUMBERS | {"2": "2"}  # sizes of arrays, as C++
-# Descriptions of arguments in the head of the file.
-ABOUT = {
-    "scale": "factor of x; 1 for none",
-    "bias": "row r of x uses row r / bias_group * bias_rows + r / bias_repeat % bias_rows; for one "
-    "group bias_group = rows",
-    "mask": "a value other than 0 hides an element of x; row r of x uses row r / mask_group * "
-    "mask_rows + r / mask_repeat % mask_rows; for one group mask_group = rows",
-    "diagonal": "element c of row r is hidden if c > r / mask_repeat % mask_rows + diagonal: "
-    "mask_rows is the number of queries, mask_repeat is 1 if consecutive rows are consecutive "
-    "queries",
-    "p": "the dropout probability, 0 to 1 in steps of 1/65536; seed and offset select the random "
-    "numbers",
-    "target": "the class of each row; if it is not 0 to cols - 1, loss and gradient are NaN",
-    "statistics": "two per row: its maximum m, and log(sum(exp(x - m))), whose sum is lse; written "
-    "by the loss, read by the gradient",
-    "dloss": "the gradient with respect to the loss of each row",
-    "ignore_index": "a row with this target has loss 0; PyTorch's default is -100",
-    "smoothing": "label smoothing, 0 to 1; 0 for none",
-    "z_loss": "factor of lse * lse; 0 for none",
-}
 
 
 class CppCall:
@@ -226,65 +206,10 @@ class CppCall:
     def _place(self, name: str) -> str:
         given = {argument.name for argument in self.arguments if argument.dtype != "int32"}
         if name == "workspace":
-            return "&zeros.memory"
+            return "&workspace"
         if name.endswith("_stride"):
             return f"&matrix.{name}"
         return f"&given.{name}" if name in given else f"&{name}"
-
-    # ---- descriptions ---------------------------------------------------------------------------
-
-    def about(self) -> list[tuple[str, str]]:
-        """Return arguments with their descriptions."""
-        known = {argument.name for argument in self.arguments}
-        return [(name, ABOUT[name]) for name in self.names if name in known & {*ABOUT}]
-
-    def result(self) -> str:
-        """Return what the function computes."""
-        if self.operation is COPY:
-            return "y = x"
-        if self.operation is CROSS_ENTROPY:
-            return "the cross-entropy of each row of x, without storing softmax"
-        known = {argument.name for argument in self.arguments}
-        if self.operation.name == "cross_entropy_backward":
-            return "dx, the gradient of cross-entropy with respect to x"
-        if self.operation.name == "cross_entropy_loss_and_gradient":
-            return "the cross-entropy of each row of x, and dx, its gradient with respect to x"
-        if self.operation.name == "softmax_backward":
-            return self._result_of_gradient()
-        at = "[o, :, i]" if self.operation is ANY_AXIS else "[row]"
-        what = f"scale * x{at}" if "scale" in known else f"x{at}"
-        what += f" + bias{at}" if "bias" in known else ""
-        what += ", -inf where masked" if self.features.get("MASK") else ""
-        what = f"softmax({what})"
-        what = f"log({what})" if self.features.get("LOG") else what
-        return f"y{at} = " + (f"dropout({what})" if self.features.get("DROPOUT") else what)
-
-    def _result_of_gradient(self) -> str:
-        what = "log(softmax(scale * x))" if self.features.get("LOG") else "softmax(scale * x)"
-        what = f"dropout({what})" if self.features.get("DROPOUT") else what
-        y = "scale * x" if self.features.get("FROM_X") else "the result before dropout"
-        return (
-            f"dx, the gradient of {what} with respect to x; y is {y}, dy the gradient of the result"
-        )
-
-    def misaligned(self) -> str:
-        """Return which alignment is an error."""
-        each = [" or ".join(map(str, sorted(self._aligned(array)))) for array in self.arrays]
-        if [array.name for array in self.arrays] == ["x", "y"]:
-            mixed = len({kernel.header.fields["Align"] for kernel in self.kernels}) > 1
-            to = "as the kernel requires" if mixed else f"to {each[0]} bytes"
-            return f"x or y is not aligned {to}"
-        listed = (f"{array.name} {bytes}" for array, bytes in zip(self.arrays, each, strict=True))
-        return f"an array is not aligned; required bytes: {', '.join(listed)}"
-
-    def overlap(self) -> str:
-        """Return which overlap is an error."""
-        if [array.name for array in self.arrays] == ["x", "y"]:
-            return "x and y overlap"
-        which = " or ".join(array.name for array in self.outputs)
-        if self.inplace:
-            return f"{which} overlaps another array and is not {self.inplace[1]} itself"
-        return f"{which} overlaps another array"
 
 
 def parameter(argument: Argument, dtype: np.dtype) -> str:

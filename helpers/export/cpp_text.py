@@ -4,7 +4,8 @@ HEAD = """\
 ${licence}
 ${copyright}
 
-${name}(${parameters}, ...): ${result}, for arrays in GPU memory. For ${shapes}: ${count}.
+${name}(${parameters}, ...): ${operation}, for arrays in GPU memory. For ${shapes}: ${count}. The \
+comment at the head of each kernel below defines result and arguments.
 
 ${origin}
 
@@ -19,38 +20,30 @@ file, or declare:
 
 ${declarations}
 
-${about}Sizes are in elements. A call enqueues one launch on the stream, allocates nothing, \
+Sizes are in elements. A call enqueues one launch on the stream, allocates nothing, \
 and can be captured in a graph. For an empty matrix it returns cudaSuccess without a launch. Other \
 errors:
 
 ${errors}
 
-Some launches need a workspace: GPU memory that is zeroed once and belongs to one \
-stream.  // [workspace]
+Some launches need a workspace: GPU memory that you zero once, and that every launch leaves \
+zeroed.  // [workspace]
 
     const size_t bytes = ${name}_workspace(${sizes});  // 0 if none is needed
-    ${name}_zeros zeros;
-    if (bytes) cudaMalloc(&memory, bytes), zeros.prepare(memory, bytes, stream);
-    ${name}(${names}, zeros, stream);
+    if (bytes) cudaMalloc(&workspace, bytes), cudaMemset(workspace, 0, bytes);
+    ${name}(${names}, workspace, bytes, stream);
 
-Each stream needs memory and an object of its own. A call with an object that was not prepared \
-returns cudaErrorInvalidValue. A graph with such a call must not run concurrently with anything \
-else that uses the same object.  // [workspace]
+Launches that may run at the same time, on other streams or in graphs, need a workspace each. Zero \
+it again after a launch that was aborted.  // [workspace]
 """
 
 ERRORS = {
-    "cudaErrorInvalidValue": "a pointer is null, ${overlap}, or the kernel does not accept these "
-    "${numbers}",
-    "cudaErrorMisalignedAddress": "${misaligned}",
+    "cudaErrorInvalidValue": "a pointer is null, an output overlaps another array, the workspace "
+    "is too small, or the kernel does not accept these sizes or numbers",
+    "cudaErrorMisalignedAddress": "an array is not aligned as the kernel requires",
     "cudaErrorNotSupported": "this file has no specialisation for these sizes on this GPU",
     "cudaErrorNoKernelImageForDevice": "the GPU is too old",
-}
-MORE_ERRORS = {
-    "cooperative": (
-        "cudaErrorCooperativeLaunchTooLarge",
-        "the blocks cannot all be co-resident on the GPU",
-    ),
-    "workspace": ("cudaErrorInvalidResourceHandle", "the workspace belongs to another stream"),
+    "cudaErrorCooperativeLaunchTooLarge": "the blocks cannot all be co-resident on the GPU",
 }
 
 PLAN = """\
@@ -211,22 +204,6 @@ constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
 }
 """
 
-WORKSPACE_CLASS = """\
-// A workspace: GPU memory for the calls on one stream, set by `prepare`.  // [workspace]
-struct ${name}_zeros {
-    // Zeroes the memory on the stream and reserves it for calls on that stream. It must not be used
-    // otherwise until those are done. The stream must not be captured at the time.
-    cudaError_t prepare(void* memory, size_t bytes, cudaStream_t stream);
-
-    void* memory = nullptr;
-    size_t bytes = 0;
-    cudaStream_t stream = nullptr;
-    unsigned long long id = 0;  // of the stream: a later stream may have the same handle
-    int device = -1;
-};
-
-"""
-
 SPECIALISATIONS = """\
 // ---- specialisations ---------------------------------------------------------------------------
 
@@ -329,11 +306,11 @@ static cudaError_t check_co_residency(const Device& device, int index, const Pla
 struct CurrentDevice {
     std::unique_lock<std::mutex> lock;
     Device* device = nullptr;
-    int number = -1;
     cudaError_t error = cudaSuccess;
 
     CurrentDevice()
     {
+        int number = -1;
         error = cudaGetDevice(&number);
         if (error) return;
         lock = std::unique_lock<std::mutex>(mutex);
@@ -390,23 +367,7 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
     return cudaSuccess;
 }
 
-// Checks that `zeros` is large enough and belongs to the stream, whose id must not  // [workspace]
-// be queried while it is captured.
-static cudaError_t check_workspace(const ${name}_zeros& zeros, const Plan& plan, int device,
-                                   cudaStream_t stream)
-{
-    if (!zeros.memory || zeros.bytes < static_cast<size_t>(plan.workspace))
-        return cudaErrorInvalidValue;
-    if (zeros.stream != stream || zeros.device != device) return cudaErrorInvalidResourceHandle;
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
-    unsigned long long id = zeros.id;
-    if (capture == cudaStreamCaptureStatusNone)
-        if (const cudaError_t error = cudaStreamGetId(stream, &id)) return error;
-    return id == zeros.id ? cudaSuccess : cudaErrorInvalidResourceHandle;
-}
-
-static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
+static cudaError_t launch(Matrix matrix, Given given, ${workspace}cudaStream_t stream)
 {
     const bool empty = ${empty};
     if (empty && matrix.rows >= 0 && matrix.cols >= 0) return cudaSuccess;
@@ -432,8 +393,8 @@ ${arrays}
         if (plan.cooperative)  // [cooperative]
             if (const cudaError_t error = check_co_residency(device, index, plan)) return error;
         if (plan.workspace > 0)  // [workspace]
-            if (const cudaError_t error = check_workspace(zeros, plan, current.number, stream))
-                return error;
+            if (!workspace || bytes < static_cast<size_t>(plan.workspace) || start(workspace) % 8)
+                return cudaErrorInvalidValue;
     }
 
     cudaLaunchAttribute attributes[2] = {};  // [attributes]
@@ -489,21 +450,5 @@ ${opening}
             }
     }
     return static_cast<size_t>(bytes);
-}
-
-cudaError_t ${name}_zeros::prepare(void* given, size_t size, cudaStream_t on)
-{
-    *this = {};
-    if (!given || reinterpret_cast<std::uintptr_t>(given) % 8 != 0) return cudaErrorInvalidValue;
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (const cudaError_t error = cudaStreamIsCapturing(on, &capture)) return error;
-    if (capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureUnsupported;
-    if (const cudaError_t error = cudaGetDevice(&device)) return error;
-    if (const cudaError_t error = cudaStreamGetId(on, &id)) return error;
-    if (const cudaError_t error = cudaMemsetAsync(given, 0, size, on)) return error;
-    bytes = size;
-    stream = on;
-    memory = given;
-    return cudaSuccess;
 }
 """

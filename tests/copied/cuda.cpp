@@ -2,7 +2,6 @@
 // that Python sets.
 #include <cuda_runtime_api.h>
 
-#include <cstring>
 #include <map>
 #include <string>
 
@@ -21,8 +20,6 @@ static cudaError_t ask(const std::string& call, long long one = 0, long long oth
 {
     return static_cast<cudaError_t>(answer(call.c_str(), one, other, result));
 }
-
-static long long number(cudaStream_t stream) { return reinterpret_cast<long long>(stream); }
 
 extern "C" {
 void answer_with(Answer one) { answer = one; }
@@ -71,19 +68,6 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
                                                           size_t shared)
 {
     return ask("occupancy", block, static_cast<long long>(shared), blocks);
-}
-cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t)
-{
-    std::memset(memory, value, bytes);
-    return ask("memset", static_cast<long long>(bytes), value);
-}
-cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id)
-{
-    return ask("stream id", number(stream), 0, id);
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status)
-{
-    return ask("capturing", number(stream), 0, status);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** given)
 {

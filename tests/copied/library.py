@@ -2,7 +2,6 @@
 on a GPU."""
 
 import ctypes
-import itertools
 import math
 import re
 import shutil
@@ -26,8 +25,7 @@ from helpers.run.references import make_inputs, outputs
 from tests.copied.compilers import NO_RUN, compiled, host_compiled
 
 FOLDER = Path(__file__).parent
-SUCCESS, INVALID, OTHER_STREAM, MISALIGNED, TOO_LARGE, NOT_SUPPORTED = 0, 1, 400, 716, 720, 801
-CAPTURED, UNKNOWN = 900, 999
+SUCCESS, INVALID, MISALIGNED, TOO_LARGE, NOT_SUPPORTED, UNKNOWN = 0, 1, 716, 720, 801, 999
 MOST = 2**31
 C_TYPES = {
     "long long": ctypes.c_longlong,
@@ -143,23 +141,21 @@ def c_functions(cases: Sequence[Case]) -> str:
     lines = []
     for case in cases:
         name, known = case.name, parameters(case)
-        zeros = ["zeros"] * case.call.workspace
-        declared = [*known.values(), *(f"{name}_{one}& {one}" for one in zeros), "cudaStream_t s"]
+        workspace = {"workspace": "void* workspace", "bytes": "size_t bytes"}
+        known |= workspace if case.call.workspace else {}
+        declared = [*known.values(), "cudaStream_t s"]
         sizes = [f"long long {size}" for size in case.call.sizes]
         lines += [
             f"#define {name.upper()}_DECLARATIONS",
             f'#include "{name}.cu"',
             f'extern "C" int c_{name}({", ".join(declared)})',
             # One of them has an argument of its name.
-            f"{{ return ::{name}({', '.join([*known, *zeros, 's'])}); }}",
+            f"{{ return ::{name}({', '.join([*known, 's'])}); }}",
         ]
-        if zeros:
+        if case.call.workspace:
             lines += [
                 f'extern "C" size_t workspace_{name}({", ".join(sizes)})',
                 f"{{ return {name}_workspace({', '.join(case.call.sizes)}); }}",
-                f'extern "C" void* zeros_{name}() {{ return new {name}_zeros; }}',
-                f'extern "C" int prepare_{name}({name}_zeros& z, void* m, size_t n,',
-                "    cudaStream_t s) { return z.prepare(m, n, s); }",
             ]
     return "\n".join([*lines, ""])
 
@@ -169,8 +165,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path, self.loaded = path, ctypes.CDLL(str(path))
-        self.zeros: dict[str, ctypes.c_void_p] = {}  # name of a function -> its workspace's object
-        self.memory: dict[str, object] = {}
+        self.memory: dict[str, tuple[object, int]] = {}  # a function's workspace, and its bytes
 
     def __call__(self, case: Case, values: Mapping[str, object], stream: int = 1) -> int:
         """What the function returns. Arrays may be given as addresses."""
@@ -183,32 +178,20 @@ class Library:
                 kind = C_TYPES[declared.rpartition(" ")[0]]
                 given.append(kind(float(value) if kind is ctypes.c_float else int(value)))
         if case.call.workspace:
-            given.append(self._zeros(case))
+            memory, bytes = self.memory.get(case.name, (None, 0))
+            given += [ctypes.c_void_p(address(memory)), ctypes.c_size_t(bytes)]
         return function(*given, ctypes.c_void_p(stream))
 
-    def _zeros(self, case: Case) -> ctypes.c_void_p:
-        if case.name not in self.zeros:
-            make = self.loaded[f"zeros_{case.name}"]
-            make.restype = ctypes.c_void_p
-            self.zeros[case.name] = ctypes.c_void_p(make())
-        return self.zeros[case.name]
+    def prepare(self, case: Case, values: Mapping) -> None:
+        """Give a function the workspace that it asks for, full of zeros."""
+        if case.call.workspace:
+            ask = self.loaded[f"workspace_{case.name}"]
+            ask.restype = ctypes.c_size_t
+            bytes = ask(*(ctypes.c_longlong(values[name]) for name in case.call.sizes))
+            self.memory[case.name] = self.zeros(max(8, bytes)), bytes
 
-    def prepare(self, case: Case, values: Mapping, stream: int = 1, less: int = 0) -> int:
-        """Give a function the workspace that it asks for, or so many bytes less; what `prepare`
-        returns."""
-        if not case.call.workspace:
-            return SUCCESS
-        ask = self.loaded[f"workspace_{case.name}"]
-        ask.restype = ctypes.c_size_t
-        bytes = ask(*(ctypes.c_longlong(values[name]) for name in case.call.sizes)) - less
-        self.memory[case.name] = memory = self.dirty(max(8, bytes))  # also where it asks for none
-        place = ctypes.c_void_p(address(memory)), ctypes.c_size_t(max(0, bytes))
-        prepare = self.loaded[f"prepare_{case.name}"]
-        return prepare(self._zeros(case), *place, ctypes.c_void_p(stream))
-
-    def dirty(self, bytes: int) -> object:
-        """So many bytes that are not zero."""
-        return np.full(bytes, 0xFF, np.uint8)
+    def zeros(self, bytes: int) -> object:
+        return np.zeros(bytes, np.uint8)
 
 
 def address(value: object) -> int | None:
@@ -242,8 +225,6 @@ class Pretended(Library):
         self.fails = 0  # the number of the call that does, from 1
         self.device = DEVICE | {COOPERATES: 1}
         self.resident = 2  # blocks that a multiprocessor has room for
-        self.captured: set[int] = set()  # streams
-        self.ids = itertools.repeat(0)  # what is added to the number of a stream, call by call
         self.case: Case | None = None
         kinds = ctypes.c_char_p, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_void_p
         self.answer = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(self._answer)  # C has its address
@@ -263,14 +244,9 @@ class Pretended(Library):
             kernel, block, *how = more
             given = self._arguments(result)
             self.launched.append(Launched(kernel, int(block), how, one, other, given))
-        elif name == "stream":
-            if one in self.captured:
-                return CAPTURED
-            ctypes.c_uint64.from_address(result).value = one + next(self.ids)
         elif result:
-            known = {"attribute": self.device.get(one), "capturing": one in self.captured}
-            value = known.get(name, self.resident if name == "occupancy" else 0)
-            ctypes.c_int.from_address(result).value = value
+            known = {"attribute": self.device.get(one), "occupancy": self.resident}
+            ctypes.c_int.from_address(result).value = known.get(name, 0)
         return SUCCESS
 
     def _arguments(self, given: int) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """Exported functions, called from Python as a C library: what their kernels are launched with, what
 they ask CUDA for and refuse, and on a GPU what they compute."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +17,10 @@ from helpers.run.execute import to_gpu
 from helpers.run.references import allowed, expected
 from tests.copied.compilers import compiled, needs_nvcc
 from tests.copied.library import (
-    CAPTURED,
     COOPERATES,
     EVERY,
     INVALID,
     NOT_SUPPORTED,
-    OTHER_STREAM,
     SOFTMAX,
     SUCCESS,
     TOO_LARGE,
@@ -64,10 +61,7 @@ def test_a_kernel_is_launched_as_planned_with_what_was_given(case: Case, library
     """The kernel gets each argument in its place, and neutral ones for what is not asked for."""
     values, bound = case.values(), case.bound()
     plan = bound.plan
-    assert library.prepare(case, values) == SUCCESS
-    assert [call for call in library.calls if call[0] == "memset"] == (
-        [("memset", plan.workspace, 0)] * bool(plan.workspace)
-    )
+    library.prepare(case, values)
     for _ in range(2):
         assert library(case, values) == SUCCESS
     first, again = library.launched
@@ -76,7 +70,7 @@ def test_a_kernel_is_launched_as_planned_with_what_was_given(case: Case, library
     assert sizes == (plan.grid, plan.block, plan.shared_mem)
     assert first.how == ["cooperative"] * plan.cooperative
     neutral = {argument.name: argument.neutral for argument in bound.operation.arguments}
-    values |= {"workspace": library.memory.get(case.name)}
+    values |= {"workspace": library.memory.get(case.name, [None])[0]}
     for parameter in bound.kernel.parameters:
         name = parameter.name
         if name not in values:
@@ -98,7 +92,8 @@ def test_every_call_that_cuda_refuses_is_told(case: Case, library: Pretended) ->
     values = case.values()
 
     def status(library: Pretended) -> int:
-        return library.prepare(case, values) or library(case, values)
+        library.prepare(case, values)
+        return library(case, values)
 
     assert status(library) == SUCCESS
     for number in range(1, len(library.calls) + 1):
@@ -113,7 +108,7 @@ def test_every_call_that_cuda_refuses_is_told(case: Case, library: Pretended) ->
 @each_case
 def test_wrong_use_is_an_error_and_launches_nothing(case: Case, library: Pretended) -> None:
     values = case.values()
-    assert library.prepare(case, values) == SUCCESS
+    library.prepare(case, values)
     for what, changed, wanted in wrong_uses(case, values):
         assert library(case, values | changed) == wanted, what
     assert library.launched == []
@@ -151,22 +146,15 @@ def test_a_gradient_may_take_the_place_of_its_logits(library: Pretended) -> None
 
 @needs_nvcc
 @pytest.mark.parametrize("case", WITH_WORKSPACE, ids=str)
-def test_a_workspace_is_prepared_large_enough_and_of_its_stream(case: Case, library) -> None:
-    values, other = case.values(), 2
-    assert library(case, values) == INVALID, "not prepared"
-    assert library.prepare(case, values, less=8) == SUCCESS
-    assert library(case, values) == INVALID, "too small"
-    assert library.prepare(case, values) == SUCCESS
-    assert library(case, values, other) == OTHER_STREAM
-    library.captured = {1, other}
-    assert library(case, values) == SUCCESS, "its stream is not asked for its number meanwhile"
-    assert library.prepare(case, values, other) == CAPTURED
-    assert library(case, values, other) == INVALID, "not prepared by that"
-    library.captured = set()
-    assert library.prepare(case, values) == SUCCESS
-    library.ids = itertools.count(1)
-    assert library(case, values) == OTHER_STREAM, "a later stream of the same handle"
-    assert len(library.launched) == 1
+def test_a_workspace_is_large_enough_and_aligned(case: Case, library: Pretended) -> None:
+    values = case.values()
+    library.prepare(case, values)
+    memory, bytes = library.memory[case.name]
+    for wrong in ((None, bytes), (memory, bytes - 1), (memory[4:], bytes)):
+        library.memory[case.name] = wrong
+        assert library(case, values) == INVALID
+    library.memory[case.name] = memory, bytes
+    assert library(case, values) == SUCCESS and len(library.launched) == 1
 
 
 @needs_nvcc
@@ -177,7 +165,7 @@ def test_blocks_that_do_not_fit_at_once_are_refused(lacks: str, library: Pretend
         library.resident = 0
     else:
         library.device = library.device | {COOPERATES: 0}
-    assert library.prepare(GRID, values) == SUCCESS
+    library.prepare(GRID, values)
     assert library(GRID, values) == TOO_LARGE and library.launched == []
 
 
@@ -194,10 +182,10 @@ class OnGpu(Library):
         assert done.returncode == 0, done.stderr
         super().__init__(folder / "library.so")
 
-    def dirty(self, bytes: int) -> object:
+    def zeros(self, bytes: int) -> object:
         import cupy
 
-        return cupy.full(bytes, 0xFF, cupy.uint8)
+        return cupy.zeros(bytes, cupy.uint8)
 
     def check(self, case: Case) -> None:
         """Hold what a function computes, on a stream and by a graph that was captured at its first
@@ -207,7 +195,7 @@ class OnGpu(Library):
         values = case.values()
         first, again = moved(values), moved(values)
         stream = cupy.cuda.Stream(non_blocking=True)
-        assert self.prepare(case, values, stream.ptr) == SUCCESS
+        self.prepare(case, values)
         cupy.cuda.Device().synchronize()
         stream.begin_capture()
         error = self(case, first, stream.ptr)
@@ -315,7 +303,7 @@ def test_wrong_use_on_a_gpu_is_an_error_and_writes_nothing(case: Case, on_gpu: O
     before = case.values()
     there = moved(before)
     stream = cupy.cuda.Stream(non_blocking=True)
-    assert on_gpu.prepare(case, before, stream.ptr) == SUCCESS
+    on_gpu.prepare(case, before)
     for what, changed, wanted in wrong_uses(case, there):
         assert on_gpu(case, there | changed, stream.ptr) == wanted, what
     cupy.cuda.Device().synchronize()
