@@ -248,7 +248,7 @@ def _entry(rank: Rank, indent: int) -> list[str]:
 
 def _kernel_of(step: str) -> str:
     """Return a file and the values that replace those of its rules: "08_cluster-CLUSTER2"."""
-    changes = load(file_of(step)).changes
+    changes = sorted(load(file_of(step)).changes)
     return "".join([split_trial(step).file, *(f"-{name}{value}" for name, value in changes)])
 
 
@@ -264,11 +264,11 @@ def _tuned_plans(plans: Sequence[Tuned]) -> str:
     for plan in plans:
         table = tables.setdefault((plan.rule, plan.problem.itemsize, plan.problem.packed), {})
         numbers = str((*plan.cols, *plan.rows)).replace(" ", "\xa0")  # not to be broken
-        table.setdefault(plan.trial, []).append(numbers)
+        table.setdefault(_kernel_of(plan.trial), []).append(numbers)
     for (rule, size, packed), table in tables.items():
         lines.append(f"    ({_text(rule)}, {size}, {packed}): (")
         for trial, ranges in table.items():
-            entry = f"({_text(_kernel_of(trial))}, {', '.join(ranges)}),"
+            entry = f"({_text(trial)}, {', '.join(ranges)}),"
             lines += (line.replace("\xa0", " ") for line in wrapped(entry, 8, 1))
         lines.append("    ),")
     return "\n".join([*lines, "}"])
@@ -293,8 +293,11 @@ def _sources(steps: Sequence[str], best: bool) -> str:
 
 
 def _compact(text: str) -> str:
-    """Return a kernel's text without comments and blank lines, except for its header's rules."""
+    """Return a kernel's text without comments, except for its header's rules, blank lines, and
+    checks of the macros, which come from those rules."""
     comment = re.match(r"(//.*\n)*", text)[0]
     rules = re.findall(rf"^// (?:{RULES}): .*\n(?://  .*\n)*", comment, flags=re.MULTILINE)
-    code = (line.rstrip() for line in strip_comments(text).splitlines())
-    return "".join([*rules, *(f"{line}\n" for line in code if line)])
+    code = re.sub(r"^\s*\n", "", strip_comments(text), flags=re.MULTILINE)
+    code = re.sub(r"^static_assert\([\s\S]*?\);\n", "", code, flags=re.MULTILINE)
+    code = re.sub(r"^#if.*\n#endif\n", "", code, flags=re.MULTILINE)
+    return "".join([*rules, *(f"{line.rstrip()}\n" for line in code.splitlines())])

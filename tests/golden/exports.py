@@ -161,10 +161,10 @@ def cupy(cases: Sequence[str] | None = None) -> dict[str, dict]:
 def torch(all_subjects: Sequence[dict]) -> dict[str, dict]:
     """What the planning module of the exported PyTorch file answers to the problems for which
     dispatch chooses. The rest of that file needs PyTorch."""
-    file, found = sources.torch_plans(), {}
+    found = {}
     for number, problem in plans.sampled(all_subjects):
         if "operation" in problem:
             given = dict(problem)
             name = f"problem {number} ({plans.text_of(problem)})"
-            found[name] = file(**given | {"gpu": plans.GPUS[given["gpu"]]})
+            found[name] = sources.exported_plan(**given | {"gpu": plans.GPUS[given["gpu"]]})
     return found

@@ -144,41 +144,51 @@ class Recording(Driver):
 
 
 @cache
-def exported_text(framework: str) -> str:
-    return write(export_request("best", []), framework)
-
-
-@cache
 def cupy_file(gpu: tuple[int, int, int]) -> SimpleNamespace:
     """The exported CuPy file over the SIMT machine: its module, and what it launches."""
     driver = Recording(Gpu(*gpu))
     cupy = stand_in(driver)
-    module = loaded_over(exported_text("cupy"), {"cupy": cupy}, driver)
+    module = loaded_over(write(export_request("best", []), "cupy"), {"cupy": cupy}, driver)
     errors = TypeError, ValueError
     return SimpleNamespace(module=module, put=cupy.put, launches=driver.recorded, errors=errors)
 
 
 @cache
-def torch_plans() -> Callable[..., dict]:
-    """The planning part of the exported PyTorch file as a function like `plan`."""
-    text = re.sub(r"^(import|from) torch.*\n", "", exported_text("torch"), flags=re.MULTILINE)
-    planning, _, rest = text.partition("# ---- compiling and launching")
+def planning(framework: str, step: str = "best") -> ModuleType:
+    """The planning part of an exported Python file, which needs no package of the framework."""
+    text = write(export_request(step, []), framework)
+    text = re.sub(r"^(import|from) (cupy|torch).*\n", "", text, flags=re.MULTILINE)
+    before, _, rest = text.partition("# ---- compiling and launching")
     texts = rest[rest.index("# ---- the kernels") :]
     module = ModuleType("golden_exported")
     sys.modules[module.__name__] = module  # where typing.NamedTuple looks for it
-    exec(compile(planning + texts, "exported.py", "exec"), vars(module))
+    exec(compile(before + texts, "exported.py", "exec"), vars(module))
+    return module
 
-    def answer(rows, cols, inner, dtype, gpu, x_stride, y_stride, aligned, alike, **around) -> dict:
-        place, gpu = (aligned, alike), module.Gpu(*gpu)
-        try:
-            found = module.plan(
-                rows, cols, dtype, x_stride, y_stride, *place, gpu, inner=inner, **around
-            )
-        except (module.Refused, TypeError, ValueError) as error:
-            return {"refused": f"{type(error).__name__}: {error}"}
-        return {name: getattr(found, name) for name in found._fields}
 
-    return answer
+def exported_plan(
+    rows: int,
+    cols: int,
+    inner: int,
+    dtype: str,
+    gpu: tuple[int, int, int],
+    x_stride: int,
+    y_stride: int,
+    aligned: bool = True,
+    alike: bool = True,
+    kernel: str | None = None,
+    **around,
+) -> dict:
+    """What `plan` answers for the same problem in an exported PyTorch file of a kernel, or of the
+    best; the fields of that file's plan."""
+    module = planning("torch", kernel or "best")
+    around |= {} if kernel else {"inner": inner}
+    place = aligned, alike, module.Gpu(*gpu)
+    try:
+        found = module.plan(rows, cols, dtype, x_stride, y_stride, *place, **around)
+    except (module.Refused, TypeError, ValueError) as error:
+        return {"refused": f"{type(error).__name__}: {error}"}
+    return {name: getattr(found, name) for name in found._fields}
 
 
 CPP_MISSING = compilers.NO_NVCC  # why exported C++ functions cannot be called here, or ""

@@ -107,7 +107,7 @@ def softmax_backward(
     with y.device:
         arrays = [_whole(y), _whole(dy), *_mask(mask, is_causal, diagonal, y, numbers)]
         dx = _output(out, y.shape, y.dtype, arrays, (y, dy, mask))
-        numbers["dx"] = dx.data.ptr
+        numbers["dx"] = dx
         features = {"LOG": log, "FROM_X": from_x, "DROPOUT": dropout_p > 0}
         features["MASK"] = _mask_feature(mask, is_causal)
         if dx.size:
@@ -160,7 +160,7 @@ def cross_entropy(
             _check_no_overlap(loss, x, target, statistics)
             _check_no_overlap(statistics, x, target)
         if x.size:
-            given = {"loss": loss.data.ptr, "statistics": statistics.data.ptr} | options
+            given = {"loss": loss, "statistics": statistics} | options
             _run("cross_entropy", *arrays, {}, given)
         return Losses(loss, statistics)
 
@@ -193,9 +193,8 @@ def cross_entropy_backward(
         _check_copies(out, arrays, given)
         dx = _gradient_of(x, out, given)
         if x.size:
-            names = {"statistics": arrays[2], "dloss": arrays[3], "dx": dx}
-            numbers = {name: array.data.ptr for name, array in names.items()}
-            _run("cross_entropy_backward", *arrays[:2], {}, numbers | options)
+            named = {"statistics": arrays[2], "dloss": arrays[3], "dx": dx} | options
+            _run("cross_entropy_backward", *arrays[:2], {}, named)
         return dx
 
 
@@ -225,9 +224,8 @@ def cross_entropy_with_gradient(
         _check_contiguous("loss", loss)
         _check_no_overlap(loss, *given, dx)
         if x.size:
-            names = {"dloss": arrays[2], "loss": loss, "dx": dx}
-            numbers = {name: array.data.ptr for name, array in names.items()}
-            _run("cross_entropy_loss_and_gradient", *arrays[:2], {}, numbers | options)
+            named = {"dloss": arrays[2], "loss": loss, "dx": dx} | options
+            _run("cross_entropy_loss_and_gradient", *arrays[:2], {}, named)
         return loss, dx
 
 
@@ -237,14 +235,16 @@ def cross_entropy_with_gradient(
 def _run(
     operation: str, first: cupy.ndarray, second: cupy.ndarray, features: dict, given: dict
 ) -> None:
-    """Launch the kernel for the rows of `first`; it takes these two arrays first."""
+    """Launch the kernel for the rows of `first`; it takes the addresses of these two arrays first,
+    and those and the numbers of `given` by name."""
     cols = first.shape[-1]
     matrix = first.size // cols, cols, first.dtype.name
     enabled = tuple((name, int(value)) for name, value in features.items())
     options = {"operation": operation, "features": enabled, "given": tuple(given)}
     launch = device(first.device.id).launch(*matrix, **options)
+    values = (v.data.ptr if isinstance(v, cupy.ndarray) else v for v in given.values())
     stream = cupy.cuda.get_current_stream()
-    launch(first.data.ptr, second.data.ptr, stream.ptr, *given.values())
+    launch(first.data.ptr, second.data.ptr, stream.ptr, *values)
 
 
 def _gradient_of(x: cupy.ndarray, out, given: tuple) -> cupy.ndarray:

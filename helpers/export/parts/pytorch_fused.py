@@ -235,8 +235,16 @@ def _composed_loss(x: Tensor, target: Tensor, ignore, smoothing, z_loss, reducti
 # ---- operators: softmax, its logarithm, and their gradient ---------------------------------------
 
 
-def _stream(x: Tensor) -> int:
-    return torch._C._cuda_getCurrentRawStream(x.device.index)
+def _run(
+    operation: str, first: Tensor, second: Tensor, features: dict, given: dict, dim: int = -1
+) -> None:
+    """Launch an operation on the rows of `first`: the kernel takes the addresses of both tensors,
+    and those and the numbers of `given` by name. Raises `Refused`."""
+    launch = _launch(first, operation, dim, features, " ".join(given))
+    with torch.cuda.device(first.device):
+        stream = torch._C._cuda_getCurrentRawStream(first.device.index)
+        values = (v.data_ptr() if isinstance(v, Tensor) else v for v in given.values())
+        launch(first.data_ptr(), second.data_ptr(), stream, *values)
 
 
 def _softmax_gradient(ctx, dy: Tensor) -> tuple:
@@ -265,10 +273,11 @@ def _run_backward(
     features = {"LOG": int(log), "FROM_X": int(from_x), "DROPOUT": int(drops)}
     if p and not drops:
         dy = _dropped(dy, p, seed)
-    numbers = {"dx": 0, "scale": scale} | ({"p": p, "seed": int(seed)} if drops else {})
-    rows = _add_mask(mask, diagonal, y, features, numbers)
+    dx = _like(y)
+    given = {"dx": dx, "scale": scale} | ({"p": p, "seed": int(seed)} if drops else {})
+    given |= _mask(mask, diagonal, y, features)
     try:
-        launch = _launch(y, "softmax_backward", dim, features, " ".join(numbers))
+        _run("softmax_backward", y, dy, features, given, dim)
     except Refused:  # another dimension, or a feature for rows that are not whole packs or too long
         if drops:
             raise
@@ -278,34 +287,24 @@ def _run_backward(
         own = torch._log_softmax_backward_data if log else torch._softmax_backward_data
         dx = own(dy, y, dim, y.dtype)
         return dx if scale == 1 else dx * scale
-    with torch.cuda.device(y.device):
-        dx = _like(y)
-        numbers["dx"] = dx.data_ptr()
-        launch(y.data_ptr(), dy.data_ptr(), _stream(y), *numbers.values())
-    del rows
     return dx
 
 
-def _add_mask(
-    mask: Tensor | None, diagonal: int | None, x: Tensor, features: dict, numbers: dict
-) -> Tensor | None:
-    """Add the feature and the numbers of a mask, a causal one or both; return the rows of the mask,
-    which must be kept until the launch."""
+def _mask(mask: Tensor | None, diagonal: int | None, x: Tensor, features: dict) -> dict:
+    """Set the feature of a mask, a causal one or both, and return what the kernel takes for it."""
     features["MASK"] = 1 if mask is not None else 2 * (diagonal is not None)
     if mask is not None:
-        return _add_rows("mask", _with_causal(mask, x, diagonal), x, numbers)
+        return _rows("mask", _with_causal(mask, x, diagonal), x)
     if diagonal is not None:
         queries = x.shape[-2] if x.dim() > 1 else 1
-        numbers |= {"mask_rows": queries, "mask_repeat": 1, "diagonal": diagonal}
-    return None
+        return {"mask_rows": queries, "mask_repeat": 1, "diagonal": diagonal}
+    return {}
 
 
-def _add_rows(name: str, given: Tensor, x: Tensor, numbers: dict) -> Tensor:
-    """Add the numbers of a mask or a bias, and return its rows."""
-    kept, more = rows_of(name, given.shape, x.shape)
-    rows = _packed(given.expand(kept))
-    numbers |= {name: rows.data_ptr()} | more
-    return rows
+def _rows(name: str, given: Tensor, x: Tensor) -> dict:
+    """Return the rows of a mask or a bias, and the numbers that place them."""
+    kept, numbers = rows_of(name, given.shape, x.shape)
+    return {name: _packed(given.expand(kept))} | numbers
 
 
 def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
@@ -369,22 +368,15 @@ def _run_fused(
     drops = p > 0 and _drops(x, DTYPES[x.dtype], wide)
     features = {"BIAS": int(bias is not None), "LOG": int(log), "ZERO": int(zero)}
     features |= {"WIDE": int(wide), "DROPOUT": int(drops)}
-    numbers = {"scale": scale}
-    rows = _add_mask(mask, diagonal, x, features, numbers)  # kept until the launch
-    added = None if bias is None else _add_rows("bias", bias, x, numbers)
-    if drops:
-        numbers |= {"p": p, "seed": int(seed)}
+    given = {"scale": scale} | _mask(mask, diagonal, x, features)
+    given |= {} if bias is None else _rows("bias", bias, x)
+    given |= {"p": p, "seed": int(seed)} if drops else {}
     try:
-        launch = _launch(x, "scaled_softmax", -1, features, " ".join(numbers))
+        _run("scaled_softmax", _packed(x), y, features, given)
     except Refused:  # rows that are short, too long or not whole packs, or an old GPU
         if drops:
             raise
         y = _composed(x, mask, bias, scale, diagonal, log, zero, y.dtype).contiguous()
-    else:
-        x = _packed(x)
-        with torch.cuda.device(x.device):
-            launch(x.data_ptr(), y.data_ptr(), _stream(x), *numbers.values())
-    del rows, added
     return _dropped(y, p, seed) if p and not drops else y
 
 
@@ -435,12 +427,9 @@ def _run_loss(
     if x.numel() == 0:  # without columns no target is a class
         loss = loss.fill_(0).masked_fill(target != ignore_index, torch.nan)
         return loss, statistics.fill_(-torch.inf)
-    given = "loss statistics ignore_index smoothing z_loss"
-    launch = _launch(x, "cross_entropy", -1, {}, given)
-    x, target = x.contiguous(), _packed(target)
-    with torch.cuda.device(x.device):
-        arrays = x.data_ptr(), target.data_ptr(), _stream(x), loss.data_ptr()
-        launch(*arrays, statistics.data_ptr(), ignore_index, smoothing, z_loss)
+    given = {"loss": loss, "statistics": statistics, "ignore_index": ignore_index}
+    given |= {"smoothing": smoothing, "z_loss": z_loss}
+    _run("cross_entropy", x.contiguous(), _packed(target), {}, given)
     return loss, statistics
 
 
@@ -459,13 +448,9 @@ def _run_loss_backward(
         )
     dx = _like(x)
     if x.numel():
-        given = "statistics dloss dx ignore_index smoothing z_loss"
-        launch = _launch(x, "cross_entropy_backward", -1, {}, given)
-        x = x.contiguous()
-        target, statistics, dloss = map(_packed, (target, statistics, dloss))
-        with torch.cuda.device(x.device):
-            arrays = x.data_ptr(), target.data_ptr(), _stream(x), statistics.data_ptr()
-            launch(*arrays, dloss.data_ptr(), dx.data_ptr(), ignore_index, smoothing, z_loss)
+        given = {"statistics": _packed(statistics), "dloss": _packed(dloss), "dx": dx}
+        given |= {"ignore_index": ignore_index, "smoothing": smoothing, "z_loss": z_loss}
+        _run("cross_entropy_backward", x.contiguous(), _packed(target), {}, given)
     return dx
 
 
@@ -474,22 +459,21 @@ def _fake_loss_backward(x: Tensor, *_) -> Tensor:
 
 
 def _run_loss_and_gradient(
-    x: Tensor, target: Tensor, dloss: Tensor, *options
+    x: Tensor, target: Tensor, dloss: Tensor, ignore_index: int, smoothing: float, z_loss: float
 ) -> tuple[Tensor, Tensor]:
-    given = "dloss loss dx ignore_index smoothing z_loss"
-    try:
-        launch = _launch(x, "cross_entropy_loss_and_gradient", -1, {}, given) if x.numel() else None
-    except Refused:  # rows that no cluster can hold
-        launch = None
-    if not launch:
-        loss, statistics = _run_loss(x, target, *options)
-        return loss, _run_loss_backward(x, target, statistics, dloss, *options)
     loss, dx = _fake_loss_and_gradient(x)
-    x, target, dloss = x.contiguous(), _packed(target), _packed(dloss)
-    with torch.cuda.device(x.device):
-        arrays = x.data_ptr(), target.data_ptr(), _stream(x), dloss.data_ptr()
-        launch(*arrays, loss.data_ptr(), dx.data_ptr(), *options)
-    return loss, dx
+    given = {"dloss": _packed(dloss), "loss": loss, "dx": dx, "ignore_index": ignore_index}
+    given |= {"smoothing": smoothing, "z_loss": z_loss}
+    try:
+        if x.numel():
+            first = x.contiguous()
+            _run("cross_entropy_loss_and_gradient", first, _packed(target), {}, given)
+            return loss, dx
+    except Refused:  # rows that no cluster can hold
+        pass
+    options = ignore_index, smoothing, z_loss
+    loss, statistics = _run_loss(x, target, *options)
+    return loss, _run_loss_backward(x, target, statistics, dloss, *options)
 
 
 def _fake_loss_and_gradient(x: Tensor, *_) -> tuple[Tensor, Tensor]:

@@ -9,30 +9,27 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200, Gpu
-from helpers.catalogue.dispatch import SOFTMAX_RANKING
+from helpers.catalogue.dispatch import RANKINGS, SOFTMAX_RANKING
 from helpers.catalogue.registry import split_trial, steps, variants
 from helpers.catalogue.tuned import tuned_table
 from helpers.export import cpp
 from helpers.export.cpp_plan import identifier
 from helpers.export.request import ExportRequest, export_request, takes_matrix
+from helpers.run.bound import load
 from tests.copied.compilers import host_compiled, needs_headers
-from tests.helpers.export.plans import (
-    GPUS,
-    Launch,
-    Matrix,
-    OnAxis,
-    chosen,
-    family,
-    load,
-    matrices,
-    on_axes,
-    planned,
-)
+from tests.golden import plans, sources
 
 FOLDER = Path(__file__).parent
+LAUNCH = ("grid", "block", "shared", "workspace", "cluster", "programmatic", "cooperative")
 TRIALS = ["03_shared-b64", "06_registers-PACKS4", "07_warp-WIDTH1-ROWS2"]
 TRIALS += ["09_grid-PROGRAMMATIC1", "11_any_row-LATE1"]
-KERNELS = [*filter(takes_matrix, (*steps(), *variants(), *TRIALS)), *family()]
+KERNELS = [*filter(takes_matrix, (*steps(), *variants(), *TRIALS))]
+KERNELS += [  # those of related operations, alone and with features
+    kernel
+    for file in dict.fromkeys(rank.file for ranks in RANKINGS.values() for rank in ranks)
+    for kernel in sources.kernels()[file]
+    if {name for name, _ in split_trial(kernel).changes} <= {*load(file).features}
+]
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bfloat16"))
 SHAPES = ("37x1024", "64x8192", "64x524288", "1x262144", "37x200")  # each kernel takes one
 AXIS = "3x64x7"  # of another axis
@@ -79,17 +76,18 @@ class Program:
         """The names of a file's kernels, as it numbers them."""
         return re.search(r"enum class Kernel \{ (.*) \};", self.files[name])[1].split(", ")
 
-    def answers(
-        self, asked: Sequence[tuple[str, Matrix | OnAxis]]
-    ) -> list[tuple[str, Launch] | None]:
-        """(kernel, launch) of (name, matrix), None if it is refused."""
+    def answers(self, asked: Sequence[tuple[str, dict]]) -> list[dict | None]:
+        """The plan of each (name of a file, problem) as `sources.plan` has it; None if it is
+        refused."""
         lines = []
-        for name, matrix in asked:
-            matrix, inner = matrix if isinstance(matrix, OnAxis) else (matrix, 1)
-            rows, cols, dtype, *places, gpu = matrix
+        for name, problem in asked:
             dtypes = re.search(r"enum class Dtype \{ (.*) \};", self.files[name])[1].split(", ")
-            numbers = [dtypes.index(dtype.name), dtype.itemsize, rows, cols, *places]
-            numbers += [gpu.sms, gpu.l2, gpu.capability, gpu.max_shared, inner]
+            size, gpu = np.dtype(problem["dtype"]).itemsize, Gpu(*plans.GPUS[problem["gpu"]])
+            aligned, alike = problem.get("aligned", True), problem.get("alike", True)
+            numbers = [dtypes.index(problem["dtype"]), size, problem["rows"], problem["cols"]]
+            numbers += [problem["x_stride"], problem["y_stride"]]
+            numbers += [0 if aligned else size, size if alike and not aligned else 0]
+            numbers += [gpu.sms, gpu.l2, gpu.capability, gpu.max_shared, problem["inner"]]
             lines.append(" ".join(map(str, [name, *numbers])))
         done = subprocess.run(
             [self.path], input="\n".join(lines), capture_output=True, text=True, check=True
@@ -97,53 +95,38 @@ class Program:
         found = []
         for (name, _), line in zip(asked, done.stdout.splitlines(), strict=True):
             error, kernel, *numbers = map(int, line.split())
-            *sizes, programmatic, cooperative = numbers[:7]
-            launch = Launch(*sizes, bool(programmatic), bool(cooperative), tuple(numbers[7:]))
-            found.append(None if error else (self.kernels(name)[kernel], launch))
+            launch = dict(zip(LAUNCH, numbers, strict=False))
+            launch |= {"kernel": self.kernels(name)[kernel], "macros": numbers[len(LAUNCH) :]}
+            found.append(None if error else launch)
         return found
 
 
-def header_plan(step: str, matrix: Matrix | OnAxis) -> Launch | None:
-    return planned(step, *matrix) if isinstance(matrix, OnAxis) else planned(step, matrix)
+def wanted(problem: dict) -> dict | None:
+    """What the project plans."""
+    plan = sources.plan(**problem | {"gpu": plans.GPUS[problem["gpu"]]})
+    return None if "refused" in plan else plan
 
 
-def differences(program: Program, asked: Sequence[tuple[str, str, Matrix | OnAxis]]) -> list[str]:
-    """What a program answers otherwise than the headers, of (name, step, matrix)."""
-    answers = program.answers([(name, matrix) for name, _, matrix in asked])
-    return [
-        f"{name} at {matrix}: {found} instead of {wanted}"
-        for (name, step, matrix), answer in zip(asked, answers, strict=True)
-        if (wanted := header_plan(step, matrix)) != (found := shortened(answer, step))
-    ]
-
-
-def shortened(answer: tuple[str, Launch] | None, step: str) -> Launch | None:
-    """A launch with as many macros as the kernel has."""
-    if answer is None:
-        return None
-    count = len(load(step).header.macros)
-    assert not any(answer[1].macros[count:])
-    return answer[1]._replace(macros=answer[1].macros[:count])
-
-
-def drawn(step: str, count: int, seed: int = 0) -> list[Matrix] | list[OnAxis]:
-    """Matrices of the dtypes that a kernel's file is exported for."""
-    axis = "inner" in load(step).operation.sizes
-    return (on_axes if axis else matrices)(count, exported(step).dtypes, seed=seed)
+def same(found: dict | None, plan: dict | None) -> bool:
+    """Whether a program's answer is the project's plan."""
+    if not (found and plan):
+        return found == plan
+    macros = [*plan["macros"].values()]
+    fill = [0] * (len(found["macros"]) - len(macros))
+    return found["macros"] == macros + fill and all(found[n] == plan[n] for n in LAUNCH)
 
 
 @needs_headers
 def test_the_plan_of_every_kernel_is_that_of_its_header(tmp_path: Path) -> None:
     program = Program(tmp_path, {name_of(k): cpp.write(exported(k)) for k in KERNELS})
-    asked = [
-        (name_of(step), step, matrix)
-        for seed, step in enumerate(KERNELS)
-        for matrix in drawn(step, 120, seed)
-    ]
-    assert differences(program, asked) == []
-    answers = program.answers([(name, matrix) for name, _, matrix in asked])
-    taken = {name for (name, *_), answer in zip(asked, answers, strict=True) if answer}
-    assert taken == {*map(name_of, KERNELS)}
+    asked = []
+    for step in KERNELS:
+        subject = {"kernels": [step], "dtypes": [dtype.name for dtype in exported(step).dtypes]}
+        drawn = (plans.drawn(number, subject) for number in range(120))
+        asked += [(name_of(step), one) for one in drawn if one["dtype"] in subject["dtypes"]]
+    pairs = [*zip(asked, program.answers(asked), strict=True)]
+    assert [one for one, found in pairs if not same(found, wanted(one[1]))] == []
+    assert {name for (name, _), found in pairs if found} == {*map(name_of, KERNELS)}
 
 
 @needs_headers
@@ -152,9 +135,10 @@ def test_tuned_plans_of_other_kernels_alone_make_a_file(tmp_path: Path) -> None:
     text = cpp.write(export_request("best", ["37500x320", "33000x2048"], "f", ["float32"], [H200]))
     assert "struct Changes {\n};" in text
     program = Program(tmp_path, {"f": text})
-    matrix = Matrix(37500, 320, np.dtype("float32"), 320, 320, 0, 0, H200)
-    (answer,) = program.answers([("f", matrix)])
-    assert identifier(chosen(matrix)[0]) == answer[0]
+    sizes = {"rows": 37500, "cols": 320, "x_stride": 320, "y_stride": 320, "inner": 1}
+    problem = {**sizes, "dtype": "float32", "gpu": "H200"}
+    (answer,) = program.answers([("f", problem)])
+    assert same(answer, wanted(problem)) and answer["kernel"] == "warp_07"
 
 
 @needs_headers
@@ -165,23 +149,24 @@ def test_what_is_best_is_what_choose_picks_at_thousands_of_matrices(
     monkeypatch.setattr(cpp, "tuned_plans", lambda request: tuned_table(request.gpus[0]))
     names = [dtype.name for dtype in DTYPES]
     new, old = (
-        cpp.write(export_request("best", CHOSEN_SHAPES, name, names, [gpu]))
-        for name, gpu in (("newer", GPUS[0]), ("older", GPUS[3]))
+        cpp.write(export_request("best", CHOSEN_SHAPES, name, names, [Gpu(*plans.GPUS[gpu])]))
+        for name, gpu in (("newer", "H200"), ("older", "A100"))
     )
     program = Program(tmp_path, {"newer": new, "older": old})
     files = {split_trial(rank.file).file for rank in SOFTMAX_RANKING}
-    numbered = {identifier(file): file for file in files}
-    assert {*program.kernels("newer"), *program.kernels("older")} == {*numbered}
+    assert {*program.kernels("newer"), *program.kernels("older")} == {*map(identifier, files)}
+    drawn = (plans.drawn(n, {"operation": "softmax", "features": {}}) for n in range(4000))
     asked = [
-        ("newer" if matrix.gpu.capability >= 90 else "older", matrix)
-        for matrix in matrices(4000, DTYPES)
+        ("newer" if plans.GPUS[problem["gpu"]][0] >= 90 else "older", problem)
+        for problem in drawn
+        if problem["dtype"] in names
     ]
     wrong, seen = [], set()
-    for (_, matrix), answer in zip(asked, program.answers(asked), strict=True):
-        wanted = chosen(matrix)
-        found = answer and (numbered[answer[0]], shortened(answer, numbered[answer[0]]))
-        seen.add(found and found[0])
-        if wanted != found:
-            wrong.append(f"{matrix}: {found} instead of {wanted}")
+    for (_, problem), found in zip(asked, program.answers(asked), strict=True):
+        plan = wanted(problem)
+        kernel = plan and split_trial(plan["kernel"]).file
+        seen.add(kernel)
+        if not same(found, plan) or found and found["kernel"] != identifier(kernel):
+            wrong.append((problem, found, plan))
     assert wrong == []
     assert seen == {*files, None}

@@ -1,11 +1,8 @@
 """The kernels of an exported C++ file are the machine code that was measured."""
 
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
-from cuda.bindings import nvrtc
 
 from helpers.base.gpu import H200
 from helpers.commands.carry import machine_code
@@ -13,7 +10,6 @@ from helpers.export import cpp
 from helpers.export.request import export_request
 from helpers.run.bound import load
 from helpers.simt import compile_cubin
-from tests.copied.compilers import compiled, needs_nvcc, nvcc
 
 CASES = [
     ("01_naive", 64, 1000, "float32"),
@@ -30,11 +26,6 @@ CASES = [
     ("15_cross_entropy", 4096, 128256, "bfloat16"),
     ("15_gradient", 64, 50257, "float32"),
 ]
-each_case = pytest.mark.parametrize("step, rows, cols, dtype", CASES)
-
-
-def exported(step: str, rows: int, cols: int, dtype: str, name: str = "fast") -> str:
-    return cpp.write(export_request(step, [f"{rows}x{cols}"], name, [dtype], [H200]))
 
 
 def kernels_of(text: str) -> str:
@@ -51,45 +42,15 @@ def kernels_of(text: str) -> str:
     return includes + placed(text[begin:end])
 
 
-def measured(step: str, rows: int, cols: int, dtype: str) -> list[tuple]:
-    """The machine code of the kernel as it is measured."""
-    bound = load(step).bind(rows, cols, dtype, gpu=H200)
-    return sections(compile_cubin(bound.kernel.code, bound.options))
-
-
 def sections(cubin: bytes) -> list[tuple]:
     """What a cubin executes, without names: code, shared memory and constants of its kernels."""
     return sorted(machine_code(cubin).values())
 
 
-@each_case
+@pytest.mark.parametrize("step, rows, cols, dtype", CASES)
 def test_an_export_has_the_machine_code_that_is_measured(step, rows, cols, dtype) -> None:
     """Both by NVRTC, with CuPy's options: instructions, registers, shared memory, constants."""
-    found = sections(compile_cubin(kernels_of(exported(step, rows, cols, dtype))))
-    assert found == measured(step, rows, cols, dtype)
-
-
-def instructions(cubin: bytes) -> list[bytes]:
-    return [content[0] for name, content in machine_code(cubin).items() if name[:6] == ".text."]
-
-
-def release() -> tuple[int, ...]:
-    """nvcc's version: (13, 0)."""
-    said = subprocess.run([nvcc()[0], "--version"], capture_output=True, text=True).stdout
-    return tuple(map(int, re.search(r"release (\d+)\.(\d+)", said).groups()))
-
-
-@needs_nvcc
-def test_nvcc_makes_the_same_instructions_of_it(tmp_path: Path) -> None:
-    """By the compile line in its head, where nvcc and NVRTC are of one version."""
-    if release() != nvrtc.nvrtcVersion()[1:]:
-        pytest.skip("nvcc and NVRTC are of different versions")
-    cases = CASES[1:4]
-    (tmp_path / "three.cu").write_text("".join(exported(*case, f"of_{case[0]}") for case in cases))
-    done = compiled(tmp_path, "-arch=sm_90", "-cubin", "three.cu", "-o", "three.cubin")
-    assert done.returncode == 0, done.stderr
-    wanted = []
-    for step, *shape in cases:
-        bound = load(step).bind(*shape, gpu=H200)
-        wanted += instructions(compile_cubin(bound.kernel.code, bound.options))
-    assert sorted(instructions((tmp_path / "three.cubin").read_bytes())) == sorted(wanted)
+    bound = load(step).bind(rows, cols, dtype, gpu=H200)
+    text = cpp.write(export_request(step, [f"{rows}x{cols}"], "fast", [dtype], [H200]))
+    measured = compile_cubin(bound.kernel.code, bound.options)
+    assert sections(compile_cubin(kernels_of(text))) == sections(measured)

@@ -15,13 +15,8 @@ from tests.helpers.export.conftest import Place
 from tests.helpers.export.exported_file import OLD
 
 DTYPES = ("float32", "float16", "bfloat16")
-ROUNDING = {"float64": 2**-24, "float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}
-LEAST = {
-    "float64": 0.0,
-    "float32": 0.0,
-    "float16": 2**-25,
-    "bfloat16": 0.0,
-}  # half of what small numbers are apart
+# Of the largest element of a row. What kernels compute is tested more closely elsewhere.
+TOLERANCE = {"float64": 1e-5, "float32": 1e-5, "float16": 1e-2, "bfloat16": 6e-2}
 SHAPES = {
     "cpu": ((33, 64), (7, 77), (2, 3, 1000), (3, 5001), (129,), (5, 512), (1, 65536)),
     "cuda": ((33, 256), (7, 1000), (5, 4096), (64, 50257), (3, 65536), (2, 3, 5, 512)),
@@ -29,54 +24,33 @@ SHAPES = {
 AXES = (((5, 64), 0), ((3, 100, 7), 1), ((2, 16, 1, 3), 1), ((4, 5, 6, 50), 2), ((2, 40, 8), -2))
 
 
-def close(place: Place, found, wanted, dtype: str, size=1.0, terms=0.0, small=0.0) -> None:
-    """Within a few roundings of an element, of `size` times the largest of its row, and of the
-    `terms` that it is a sum of, which may cancel; and within `small` roundings of the numbers of
-    float16 below 2^-14, which are as large however small the number is."""
+def close(place: Place, found, wanted, dtype: str, terms=0.0) -> None:
+    """Within `TOLERANCE` of the largest element of a row and of the terms that it is a sum of,
+    which may cancel."""
     assert found.shape == wanted.shape
     found, wanted = found.double(), wanted.double()
-    assert place.torch.equal(found.isnan(), wanted.isnan())
-    finite = wanted.isfinite()
-    assert place.torch.equal(found[~finite].nan_to_num(), wanted[~finite].nan_to_num())
-    found, wanted = found.where(finite, 0), wanted.where(finite, 0)
-    largest = wanted.abs().amax(-1, keepdim=True) if wanted.dim() else 0
-    scale = wanted.abs() + size * largest + terms
-    off = (found - wanted).abs() / (16 * ROUNDING[dtype] * scale + LEAST[dtype] * small + 1e-30)
-    assert off.max() <= 1, f"{float(off.max()):.3g} times what is allowed"
+    same = (found == wanted) | (found.isnan() & wanted.isnan())
+    largest = wanted.abs().where(wanted.isfinite(), 0)
+    largest = largest.amax(-1, keepdim=True) if wanted.dim() else largest
+    off = (found - wanted).abs()
+    fine = same | (off <= TOLERANCE[dtype] * (largest + terms))
+    assert fine.all(), f"{found[~fine][:3]}, not {wanted[~fine][:3]}"
 
 
-def check(place: Place, mine: Callable, theirs: Callable, dtype: str, *inputs, size=1.0) -> None:
+def check(place: Place, mine: Callable, theirs: Callable, dtype: str, *inputs) -> None:
     """The result and the gradients by all inputs, against PyTorch's in fp64."""
     ours = [x.detach().clone().requires_grad_() for x in inputs]
     exact = [x.detach().double().requires_grad_() for x in inputs]
     y, z = mine(*ours), theirs(*exact)
     assert y.is_contiguous()
-    close(place, y.detach(), z.detach(), str(y.dtype).removeprefix("torch."), size)
+    close(place, y.detach(), z.detach(), str(y.dtype).removeprefix("torch."))
     dy = place.values(*y.shape, scale=1.0).to(y.dtype)
     found = place.torch.autograd.grad(y, ours, dy)
     wanted = place.torch.autograd.grad(z, exact, dy.double())
+    terms = dy.abs().amax() if z.shape == inputs[0].shape else 0.0
     for by, gradient, right in zip(inputs, found, wanted, strict=True):
         assert gradient.dtype == by.dtype
-        close(place, gradient, right, dtype, size, *summed(z.detach(), dy.double(), by.shape))
-
-
-def summed(z, dy, shape: tuple[int, ...]) -> tuple:
-    """The terms of a gradient by x, or by what was broadcast to it, each as large as it is: y (dy -
-    sum of y dy), or dy - exp(y) (sum of dy) of a logarithm. 0 for what has another shape.
-
-    And how much of a rounding of small numbers, r, a gradient of softmax has. PyTorch rounds y,
-    then y dy, then the gradient, y dy - y (sum of y dy). If y is off by r, y dy is by r (1 + |dy|),
-    and the sum by as much of each column, of which the gradient has y times. With r (sum of y dy),
-    and r for the gradient itself, that is r (2 + |dy| + |sum of y dy| + y sum of (1 + |dy|))."""
-    if z.dim() < len(shape) or z.shape[-1] != shape[-1] and shape[-1] != 1:
-        return 0.0, 0.0
-    z, dy = z.nan_to_num(0.0, 0.0, 0.0), dy.abs()
-    if (z < 0).any():
-        terms = dy + z.exp() * (1 + z.abs()) * dy.sum(-1, keepdim=True)
-        return terms.sum_to_size(shape), 0.0
-    total = (z * dy).sum(-1, keepdim=True)
-    small = 2 + dy + total + z * (1 + dy).sum(-1, keepdim=True)
-    return (z * (dy + total)).sum_to_size(shape), small.sum_to_size(shape)
+        close(place, gradient, right, dtype, terms)
 
 
 def is_softmax(place: Place, y, x, dim: int = -1) -> None:
@@ -105,8 +79,7 @@ def test_softmax_its_logarithm_and_their_gradients(dtype: str, place: Place) -> 
         packs = shape[-1] * x.itemsize % 16 == 0
         back = choose(x.numel() // shape[-1], shape[-1], dtype, operation="softmax_backward")
         assert place.kernels()[1:] == [back]
-        # Softmax is the exponential of a rounded logarithm: off by as much as that is large.
-        check(place, fast.log_softmax, lambda x: torch.log_softmax(x, -1), dtype, x, size=16)
+        check(place, fast.log_softmax, lambda x: torch.log_softmax(x, -1), dtype, x)
         logarithm = ["12_fused"] * (packs and shape[-1] * x.itemsize >= 1024)
         assert place.kernels() == [*logarithm, back]
 
@@ -127,7 +100,7 @@ def test_any_dimension_and_its_gradient(shape, dim: int, dtype: str, place: Plac
     check(place, along(fast.softmax), along(torch.softmax), dtype, x)
     assert place.kernels() == ["13_any_axis"]
     check(place, along(fast.softmax, False), along(torch.softmax), dtype, x)
-    check(place, along(fast.log_softmax), along(torch.log_softmax), dtype, x, size=16)
+    check(place, along(fast.log_softmax), along(torch.log_softmax), dtype, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -216,22 +189,13 @@ def test_masks_scales_and_biases(shape: tuple, dtype: str, log: bool, place: Pla
         return own(z if mask is None else z.masked_fill(mask, -torch.inf), -1)
 
     hidden = mask | later
-    for given, right, by, size in (
-        (lambda x: mine(x, mask=mask), lambda x: theirs(x, mask=mask), (x,), 16),
-        (mine, theirs, (x, bias), 64),
-        (
-            lambda x: mine(x, None, mask, is_causal=True),
-            lambda x: theirs(x, None, hidden),
-            (x,),
-            16,
-        ),
-        (
-            lambda x, bias: mine(x, bias, is_causal=True),
-            lambda x, bias: theirs(x, bias, later),
-            *((x, bias), 64),
-        ),
+    for given, right, *by in (
+        (lambda x: mine(x, mask=mask), lambda x: theirs(x, mask=mask), x),
+        (mine, theirs, x, bias),
+        (lambda x: mine(x, None, mask, is_causal=True), lambda x: theirs(x, None, hidden), x),
+        (lambda x, b: mine(x, b, is_causal=True), lambda x, b: theirs(x, b, later), x, bias),
     ):
-        check(place, given, right, dtype, *by, size=size)
+        check(place, given, right, dtype, *by)
         forward, back = place.kernels()
         assert forward == "12_fused" and back in ("14_any_row", "14_backward"), "the latter causal"
 
@@ -268,7 +232,7 @@ def test_rows_of_zeros_and_a_moved_diagonal(cols: int, dropout_p: float, place: 
             dy = place.values(*y.shape, scale=1.0)
             (dx,) = torch.autograd.grad(y, x, dy)
             (wanted,) = torch.autograd.grad(z * kept, exact, dy.double())
-            close(place, dx, wanted, "float32", 16.0, *summed(z.detach(), dy.double(), x.shape))
+            close(place, dx, wanted, "float32", dy.abs().amax())
             hidden = hidden.expand(x.shape)
             assert not dx[hidden].any() and not y[hidden].any()
     given["dropout_p"] = 0.0
@@ -342,7 +306,7 @@ def test_what_no_kernel_takes_is_composed_of_pytorchs_operations(place: Place) -
             return own((0.5 * x + bias).masked_fill(hidden, -torch.inf), -1)
 
         for kind in (torch.float32, torch.float64):
-            check(place, mine, theirs, "float32", x.to(kind), bias.to(kind), size=64)
+            check(place, mine, theirs, "float32", x.to(kind), bias.to(kind))
     assert place.kernels() == [choose(10, 77, operation="softmax_backward")], "of one gradient"
 
 
@@ -391,7 +355,7 @@ def test_dropout_and_its_gradient(cols: int, how: str, place: Place) -> None:
         z = (scale * x + (0 if bias is None else bias)).masked_fill(later, -torch.inf)
         return torch.softmax(z, -1) * (kept | (whole == 0)) / (1 - dropped)
 
-    check(place, drop, exact, dtype, x, size=4)
+    check(place, drop, exact, dtype, x)
     if kernel_drops(cols, how):  # y is computed anew where x is not enough
         again = [] if how in ("plain", "causal", "masked") else ["12_fused"]
         assert place.kernels() == ["12_fused", *again, "14_backward"]
@@ -441,7 +405,7 @@ def check_loss(place: Place, x, target, dtype: str, z_loss: float, **options) ->
     def mine(x):
         return place.module.cross_entropy(x, target, z_loss=z_loss, **options)
 
-    check(place, mine, theirs, dtype, x, size=4)
+    check(place, mine, theirs, dtype, x)
     short = x.shape[-1] * x.itemsize <= 4096
     assert place.kernels() == ["15_short_rows" if short else "15_cross_entropy", "15_gradient"]
 
