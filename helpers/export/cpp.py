@@ -113,8 +113,6 @@ class _CppFile:
         call, built = self.call, [dict(one.macros) for one in self.specialisations]
         has = {"axis": call.axis, "workspace": call.workspace, "inplace": bool(call.inplace)}
         has["cooperative"] = any(header.cooperative for header in self.headers.values())
-        has["programmatic"] = any(macros.get("PROGRAMMATIC") for macros in built)
-        has["attributes"] = has["cooperative"] or has["programmatic"]
         shared = any(header.rules["Shared"].text != "0" for header in self.headers.values())
         has["limits"] = shared or any(macros.get("CLUSTER", 1) > 8 for macros in built)
         return {name for name, needed in has.items() if needed}
@@ -182,7 +180,7 @@ class _CppFile:
         given = {step: tuned_names(step, tuned) for step in self.steps}
         names = [*dict.fromkeys(name for some in given.values() for name in some)]
         plans = [
-            kernel_plan(step, self.kernels[step], dtypes, values, given[step])
+            kernel_plan(step, self.kernels[step], dtypes, values, given[step] if tuned else None)
             for step in self.steps
         ]
         parts = [given_values(names), *plans, tuned_function(tuned, names)] if tuned else plans

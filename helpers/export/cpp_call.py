@@ -144,23 +144,12 @@ class CppCall:
         return f"{{{', '.join(words)}}},"
 
     def _align(self, array: Argument) -> str:
-        """Return the required alignment of an array in bytes, as C++."""
-        every = self._aligned(array)
-        if len(every) == 1:
-            return str(every.pop())
-        if array.dtype == "T":
-            return "matrix.size"
-        return f"16 / matrix.size * {np.dtype(array.dtype).itemsize}"
-
-    def _aligned(self, array: Argument) -> set[int]:
-        """Return the required alignment for each dtype, as in `BoundKernel`; if kernels differ, the
-        plan checks it."""
-        found = set()
-        for dtype in self.dtypes:
-            align = {k.header.align(dtype) for k in self.kernels if dtype in k.header.dtypes}
-            own, elements = array.numpy_dtype(dtype).itemsize, align.pop() // dtype.itemsize
-            found.add(own if align or "cols" not in array.shape else min(16, elements * own))
-        return found
+        """Return the required alignment of an array in bytes, as C++: for rows, that of the kernel;
+        if kernels differ, the plan checks it."""
+        own = np.dtype("float32" if array.dtype == "T" else array.dtype).itemsize
+        if "cols" in array.shape and all(k.header.fields["Align"] == "16" for k in self.kernels):
+            return "16" if own >= 4 else f"16 / matrix.size * {own}"
+        return "matrix.size" if array.dtype == "T" else str(own)
 
     @property
     def inplace(self) -> list[str]:
@@ -180,36 +169,37 @@ class CppCall:
     def taken(self) -> tuple[list[str], str]:
         """Return statements that set up the arguments of kernels, and the list that a plan uses."""
         lists = {kernel.header.strided: kernel for kernel in self.kernels}
-        lines = self._locals(kernel for kernel in lists.values())
-        names = (
-            {False: "plain", True: "strided"} if len(lists) > 1 else dict.fromkeys(lists, "taken")
-        )
+        variables, both = {}, len(lists) > 1
         for strided, kernel in sorted(lists.items()):
-            places = [self._place(name) for name in _declared(kernel, self.workspace)]
-            lines.append(f"void* {names[strided]}[] = {{{', '.join(places)}}};")
-        return lines, "plan.strided ? strided : plain" if len(lists) > 1 else "taken"
+            # Without a workspace of its own, a kernel ignores that of another one.
+            names = dict.fromkeys(
+                [p.name for p in kernel.parameters] + ["workspace"] * self.workspace
+            )
+            places = []
+            for name in names:
+                declaration, place = self._argument(name)
+                variables |= {declaration: None} if declaration else {}
+                places.append(place)
+            own = ("strided" if strided else "plain") if both else "taken"
+            variables[f"void* {own}[] = {{{', '.join(places)}}};"] = None
+        return [*variables], "plan.strided ? strided : plain" if both else "taken"
 
-    def _locals(self, kernels) -> list[str]:
-        """Return variables for parameters that the function has as another type, or not at all."""
-        lines, given = [], {argument.name: argument for argument in self.arguments}
-        declared = dict.fromkeys(p.name for kernel in kernels for p in kernel.parameters)
-        of_all = {argument.name: argument for argument in self.operation.arguments}
-        for name in declared:
-            if name in self.operation.sizes:
-                lines.append(f"int {name} = static_cast<int>({SIZES[name]});")
-            elif name in given and given[name].dtype == "int32":
-                lines.append(f"int {name} = static_cast<int>(given.{name});")
-            elif name in of_all and name not in given:
-                lines.append(f"{_neutral(of_all[name])};")
-        return lines
-
-    def _place(self, name: str) -> str:
-        given = {argument.name for argument in self.arguments if argument.dtype != "int32"}
+    def _argument(self, name: str) -> tuple[str, str]:
+        """Return the address of a kernel's argument, and before it the declaration of a variable if
+        the function has it as another type, or not at all."""
+        given = {argument.name: argument for argument in self.arguments}
         if name == "workspace":
-            return "&workspace"
+            return "", "&workspace"
         if name.endswith("_stride"):
-            return f"&matrix.{name}"
-        return f"&given.{name}" if name in given else f"&{name}"
+            return "", f"&matrix.{name}"
+        if name in self.operation.sizes:
+            return f"int {name} = static_cast<int>({SIZES[name]});", f"&{name}"
+        if name not in given:
+            every = {argument.name: argument for argument in self.operation.arguments}
+            return f"{_neutral(every[name])};", f"&{name}"
+        if given[name].dtype == "int32":
+            return f"int {name} = static_cast<int>(given.{name});", f"&{name}"
+        return "", f"&given.{name}"
 
 
 def parameter(argument: Argument, dtype: np.dtype) -> str:
@@ -220,12 +210,6 @@ def parameter(argument: Argument, dtype: np.dtype) -> str:
     if not argument.shape:
         return f"{kind} {argument.name}"
     return f"{'' if argument.output else 'const '}{kind}* {argument.name}"
-
-
-def _declared(kernel: Kernel, workspace: bool) -> Sequence[str]:
-    """Return the parameters of a kernel, and the workspace if another kernel of the file has it."""
-    names = [parameter.name for parameter in kernel.parameters]
-    return [*names, *(["workspace"] if workspace and "workspace" not in names else [])]
 
 
 def _neutral(argument: Argument) -> str:

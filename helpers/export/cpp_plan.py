@@ -175,14 +175,15 @@ def kernel_plan(
     kernel: Kernel,
     dtypes: Sequence[np.dtype],
     values: Sequence[str],
-    tuned: Sequence[str] = (),
+    tuned: Sequence[str] | None,
 ) -> str:
     """Return the C++ function that plans one kernel.
 
     `dtypes` are those of the file, of which the kernel may support some; `values` are names of the
-    Build table that the plan passes on, `tuned` those that may be given.
+    Build table that the plan passes on, `tuned` those that may be given; None if the file has no
+    tuned plans.
     """
-    contract, domain = kernel.header, CppText(tuned)
+    contract, domain = kernel.header, CppText(tuned or ())
     names = _inputs()
     if "inner" not in contract.operation.sizes:
         names["inner"] = Text("1")
@@ -192,7 +193,7 @@ def kernel_plan(
         raise ExportError(f"{step}: its header cannot be exported to C++: {error}") from None
     results = {f"macros[{place}]": name for place, name in enumerate(contract.macros)}
     results |= {"block": "block", "grid": "grid", "shared": "shared_mem"}
-    results |= {name.lower(): name for name in ("workspace", "CLUSTER", "PROGRAMMATIC", *values)}
+    results |= {name.lower(): name for name in ("workspace", "CLUSTER", *values)}
     first = ["Plan plan;", f"plan.kernel = Kernel::{identifier(step)};"]
     own = [dtype for dtype in dtypes if dtype in contract.dtypes]
     if len(own) < len(dtypes):
@@ -220,7 +221,7 @@ def kernel_plan(
         if found and words.count(found[1]) == 1:
             domain.lines[number] = f"[[maybe_unused]] {line}"
     about = f"// kernels/{split_trial(step).file}.cu: what its header says."
-    more = ", const Changes& given = {}" if tuned else ""
+    more = "" if tuned is None else ", [[maybe_unused]] const Changes& given = {}"
     lines = [*first, "", *domain.lines, *last]
     return f"{about}\n{_function(f'plan_{identifier(step)}', lines, more)}"
 
@@ -234,14 +235,6 @@ def given_values(names: Sequence[str]) -> str:
 
 def tuned_function(plans: Sequence[Tuned], names: Sequence[str]) -> str:
     """Return the C++ table of tuned plans, and the function that replaces a plan by one of them."""
-    kernels = dict.fromkeys(split_trial(plan.trial).file for plan in plans)
-    calls = []
-    for kernel in kernels:
-        trials = [split_trial(plan.trial) for plan in plans]
-        changed = any(trial.changes for trial in trials if trial.file == kernel)
-        given = ", one.given" if changed else ""
-        call = f"plan_{identifier(kernel)}(matrix, gpu{given})"
-        calls.append(f"if (one.kernel == Kernel::{identifier(kernel)}) plan = {call};")
     rows = []
     for plan in plans:
         file, _, changes = split_trial(plan.trial)
@@ -250,14 +243,13 @@ def tuned_function(plans: Sequence[Tuned], names: Sequence[str]) -> str:
         whole = str(plan.problem.packed).lower()
         rows.append(
             f"    {{Kernel::{identifier(plan.rule)}, {plan.problem.itemsize}, {whole}, {ends}, "
-            f"Kernel::{identifier(file)}, {{{values}}}}},"
+            f"plan_{identifier(file)}, {{{values}}}}},"
         )
     return Template(TUNED).substitute(
         rows="\n".join(rows),
         sms=H200.sms,
         l2=H200.l2,
         capability=H200.capability,
-        calls="\n        ".join(calls),
     )
 
 
@@ -270,15 +262,10 @@ def planned(steps: Sequence[str], best: bool, tuned: bool = False) -> str:
         call = f"plan_{identifier(step)}(matrix, gpu)"
         lines = [f"return checked(matrix) ? {call} : Plan{{}};"]
         return f"{about}.\n{_function('planned', lines)}"
-    ranks = [(rank, file_of(rank.file)) for rank in SOFTMAX_RANKING if file_of(rank.file) in steps]
-    ranked, lines = [step for _, step in ranks], []
-    for place, (rank, step) in enumerate(ranks):
-        plan = f"plan_{identifier(step)}(matrix, gpu)"
-        if ranked.count(step) > 1:  # it is computed once
-            if step not in ranked[:place]:
-                lines.append(f"const Plan {identifier(step)} = {plan};")
-            plan = identifier(step)
-        lines += _rank(rank, plan, "faster(plan, matrix, gpu)" if tuned else "plan")
+    lines, result = [], "faster(plan, matrix, gpu)" if tuned else "plan"
+    for rank in SOFTMAX_RANKING:
+        if (step := file_of(rank.file)) in steps:
+            lines += _rank(rank, f"plan_{identifier(step)}(matrix, gpu)", result)
     first = [
         "Plan plan;",
         "if (!checked(matrix)) return plan;",

@@ -78,7 +78,7 @@ struct Plan {
     long long macros[${most}] = {};  // in the order of the Build table
     long long block = 0, grid = 0;
     long long shared = 0, workspace = 0;  // bytes
-    long long cluster = 1, programmatic = 0;
+    long long cluster = 1;
     bool cooperative = false, strided = false;
 ${values}};
 
@@ -178,7 +178,7 @@ struct Tuned {
     long long size;       // bytes per element
     bool whole;           // whether rows are whole packs of 16 bytes
     long long first_cols, last_cols, first_rows, last_rows;
-    Kernel kernel;
+    Plan (*plan)(const Matrix&, const Gpu&, const Changes&);
     Changes given;
 };
 
@@ -196,8 +196,7 @@ constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
         if (one.whole != whole_packs(matrix)) continue;
         if (matrix.cols < one.first_cols || matrix.cols > one.last_cols) continue;
         if (matrix.rows < one.first_rows || matrix.rows > one.last_rows) continue;
-        Plan plan;
-        ${calls}
+        const Plan plan = one.plan(matrix, gpu, one.given);
         if (plan.error == cudaSuccess) return plan;
     }
     return rule;
@@ -236,7 +235,6 @@ constexpr int function_count = sizeof(functions) / sizeof(functions[0]);  // [li
 struct Device {
     Gpu gpu = {};
     bool known = false;
-    bool cooperates = false;  // [cooperative]
     bool ready[function_count] = {};  // whether attributes are set  // [limits]
 };
 
@@ -251,21 +249,18 @@ static Device& device_of(int number)
 static cudaError_t query(Device& device, int number)
 {
     int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0;
-    int cooperates = 0;  // [cooperative]
     const struct { int* value; cudaDeviceAttr attribute; } properties[] = {
         {&sms, cudaDevAttrMultiProcessorCount},
         {&l2, cudaDevAttrL2CacheSize},
         {&major, cudaDevAttrComputeCapabilityMajor},
         {&minor, cudaDevAttrComputeCapabilityMinor},
         {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
-        {&cooperates, cudaDevAttrCooperativeLaunch},  // [cooperative]
     };
     for (const auto& one : properties)
         if (const cudaError_t error = cudaDeviceGetAttribute(one.value, one.attribute, number))
             return error;
     if (sms < 1 || l2 < 1) return cudaErrorNotSupported;  // plans divide by both
     device.gpu = {sms, l2, 10 * major + minor, shared};
-    device.cooperates = cooperates != 0;  // [cooperative]
     device.known = true;
     return cudaSuccess;
 }
@@ -288,18 +283,6 @@ static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
             return error;
     device.ready[index] = true;
     return cudaSuccess;
-}
-
-// Checks that all blocks of a cooperative launch can be co-resident.  // [cooperative]
-static cudaError_t check_co_residency(const Device& device, int index, const Plan& plan)
-{
-    int blocks = 0;  // per SM
-    if (const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            &blocks, functions[index], static_cast<int>(plan.block),
-            static_cast<size_t>(plan.shared)))
-        return error;
-    const bool fits = device.cooperates && plan.grid <= blocks * device.gpu.sms;
-    return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
 // The current device with its properties; holds a lock.
@@ -390,30 +373,21 @@ ${arrays}
         if (const cudaError_t error = check_arrays(arrays)) return error;
         if (!device.ready[index])  // [limits]
             if (const cudaError_t error = set_attributes(device, index, plan)) return error;
-        if (plan.cooperative)  // [cooperative]
-            if (const cudaError_t error = check_co_residency(device, index, plan)) return error;
         if (plan.workspace > 0)  // [workspace]
             if (!workspace || bytes < static_cast<size_t>(plan.workspace) || start(workspace) % 8)
                 return cudaErrorInvalidValue;
     }
 
-    cudaLaunchAttribute attributes[2] = {};  // [attributes]
-    unsigned count = 0;  // [attributes]
-    if (plan.programmatic) {  // [programmatic]
-        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (plan.cooperative) {  // [cooperative]
-        attributes[count].id = cudaLaunchAttributeCooperative;
-        attributes[count++].val.cooperative = 1;
-    }
     cudaLaunchConfig_t config = {};  // the kernel itself declares its cluster size
     config.gridDim = dim3(static_cast<unsigned>(plan.grid));
     config.blockDim = dim3(static_cast<unsigned>(plan.block));
     config.dynamicSmemBytes = static_cast<size_t>(plan.shared);
     config.stream = stream;
-    config.attrs = attributes;  // [attributes]
-    config.numAttrs = count;  // [attributes]
+    cudaLaunchAttribute cooperative = {};  // [cooperative]
+    cooperative.id = cudaLaunchAttributeCooperative;  // [cooperative]
+    cooperative.val.cooperative = 1;  // [cooperative]
+    config.attrs = &cooperative;  // [cooperative]
+    config.numAttrs = plan.cooperative;  // [cooperative]
 ${taken}
     return cudaLaunchKernelExC(&config, functions[index], ${list});
 }

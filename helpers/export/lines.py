@@ -7,13 +7,6 @@ import textwrap
 from collections.abc import Collection
 
 WIDTH = 100  # columns of a line of code
-# The properties that marks in templates may name: of Python files, of C++ files, and the C++
-# functions that a file calls.
-MARKS = frozenset(
-    "best clusters cooperative given late shared workspace "
-    "attributes axis inplace limits programmatic whole_packs "
-    "greater lesser power_of_two use".split()
-)
 
 
 def wrapped(text: str, indent: int, hanging: int = 4) -> list[str]:
@@ -34,8 +27,7 @@ def chosen(template: str, properties: Collection[str]) -> str:
 
     In C++, `// [NAME]` at the end of a statement's first line marks it for files with that
     property, `// [not NAME]` for all others; Python has `#` for `//`. A mark includes the indented
-    lines and the closing brackets that follow; that of a comment, the statement below it. Raises
-    `ValueError` for a mark that names no property of `MARKS`.
+    lines and the closing brackets that follow; that of a comment, the statement below it.
     """
     found, lines = [], template.splitlines()
     hidden, in_comment = -1, False  # hidden: the indentation of lines to omit
@@ -50,8 +42,6 @@ def chosen(template: str, properties: Collection[str]) -> str:
                 found.pop()
             continue
         name = (mark or "").removeprefix("not ")
-        if mark and name not in MARKS:
-            raise ValueError(f"marks must be one of {', '.join(sorted(MARKS))}, got {line.strip()}")
         holds = not mark or (name in properties) is not mark.startswith("not ")
         hidden, in_comment = -1 if holds else indent, text.startswith(("//", "#"))
         if holds:

@@ -64,16 +64,11 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int v
     const bool shared = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize;
     return ask(shared ? "shared" : "clusters", value);
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block,
-                                                          size_t shared)
-{
-    return ask("occupancy", block, static_cast<long long>(shared), blocks);
-}
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** given)
 {
     std::string call = "launch " + kernels().at(kernel) + " " + std::to_string(config->blockDim.x);
-    for (unsigned i = 0; i < config->numAttrs; ++i)
-        call += config->attrs[i].id == cudaLaunchAttributeCooperative ? " cooperative" : " early";
+    if (config->numAttrs)
+        call += config->attrs->id == cudaLaunchAttributeCooperative ? " cooperative" : " early";
     return ask(call, config->gridDim.x, static_cast<long long>(config->dynamicSmemBytes), given);
 }
 }

@@ -25,7 +25,7 @@ from helpers.run.references import make_inputs, outputs
 from tests.copied.compilers import NO_RUN, compiled, host_compiled
 
 FOLDER = Path(__file__).parent
-SUCCESS, INVALID, MISALIGNED, TOO_LARGE, NOT_SUPPORTED, UNKNOWN = 0, 1, 716, 720, 801, 999
+SUCCESS, INVALID, MISALIGNED, NOT_SUPPORTED, UNKNOWN = 0, 1, 716, 801, 999
 MOST = 2**31
 C_TYPES = {
     "long long": ctypes.c_longlong,
@@ -211,7 +211,6 @@ class Launched(NamedTuple):
 
 
 DEVICE = {16: H200.sms, 38: H200.l2, 75: 9, 76: 0, 97: H200.max_shared}  # cudaDeviceAttr -> value
-COOPERATES = 95
 
 
 class Pretended(Library):
@@ -223,8 +222,6 @@ class Pretended(Library):
         self.calls: list[tuple[str, int, int]] = []
         self.launched: list[Launched] = []
         self.fails = 0  # the number of the call that does, from 1
-        self.device = DEVICE | {COOPERATES: 1}
-        self.resident = 2  # blocks that a multiprocessor has room for
         self.case: Case | None = None
         kinds = ctypes.c_char_p, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_void_p
         self.answer = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(self._answer)  # C has its address
@@ -245,8 +242,8 @@ class Pretended(Library):
             given = self._arguments(result)
             self.launched.append(Launched(kernel, int(block), how, one, other, given))
         elif result:
-            known = {"attribute": self.device.get(one), "occupancy": self.resident}
-            ctypes.c_int.from_address(result).value = known.get(name, 0)
+            value = DEVICE[one] if name == "attribute" else 0
+            ctypes.c_int.from_address(result).value = value
         return SUCCESS
 
     def _arguments(self, given: int) -> dict[str, float]:

@@ -17,13 +17,11 @@ from helpers.run.execute import to_gpu
 from helpers.run.references import allowed, expected
 from tests.copied.compilers import compiled, needs_nvcc
 from tests.copied.library import (
-    COOPERATES,
     EVERY,
     INVALID,
     NOT_SUPPORTED,
     SOFTMAX,
     SUCCESS,
-    TOO_LARGE,
     UNKNOWN,
     Case,
     Library,
@@ -38,7 +36,6 @@ from tests.copied.library import (
 
 each_case = pytest.mark.parametrize("case", EVERY, ids=str)
 WITH_WORKSPACE = [case for case in SOFTMAX if case.call.workspace]
-(GRID,) = (case for case in SOFTMAX if case.name == "grid")
 (GRADIENT,) = (case for case in EVERY if case.name == "gradient")
 
 
@@ -81,9 +78,7 @@ def test_a_kernel_is_launched_as_planned_with_what_was_given(case: Case, library
     once = [("shared", H200.max_shared - 1024, 0)] * bool(plan.shared_mem)
     once += [("clusters", 1, 0)] * (plan.cluster > 8)
     assert [call for call in library.calls if call[0] in ("shared", "clusters")] == once
-    assert sum(call[0] == "attribute" for call in library.calls) == 5 + plan.cooperative
-    room = [call for call in library.calls if call[0] == "occupancy"]
-    assert room == [("occupancy", plan.block, plan.shared_mem)] * 2 * plan.cooperative
+    assert sum(call[0] == "attribute" for call in library.calls) == 5
 
 
 @needs_nvcc
@@ -155,18 +150,6 @@ def test_a_workspace_is_large_enough_and_aligned(case: Case, library: Pretended)
         assert library(case, values) == INVALID
     library.memory[case.name] = memory, bytes
     assert library(case, values) == SUCCESS and len(library.launched) == 1
-
-
-@needs_nvcc
-@pytest.mark.parametrize("lacks", ["cooperative launches", "room"])
-def test_blocks_that_do_not_fit_at_once_are_refused(lacks: str, library: Pretended) -> None:
-    values = GRID.values()
-    if lacks == "room":
-        library.resident = 0
-    else:
-        library.device = library.device | {COOPERATES: 0}
-    library.prepare(GRID, values)
-    assert library(GRID, values) == TOO_LARGE and library.launched == []
 
 
 # ---- on a GPU -----------------------------------------------------------------------------------

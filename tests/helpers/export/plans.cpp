@@ -6,9 +6,8 @@
 template <class Plan>
 static void print(const Plan& plan)
 {
-    std::printf("%d %d %lld %lld %lld %lld %lld %lld %d", plan.error, static_cast<int>(plan.kernel),
-                plan.grid, plan.block, plan.shared, plan.workspace, plan.cluster, plan.programmatic,
-                plan.cooperative);
+    std::printf("%d %d %lld %lld %lld %lld %lld %d", plan.error, static_cast<int>(plan.kernel),
+                plan.grid, plan.block, plan.shared, plan.workspace, plan.cluster, plan.cooperative);
     for (const long long macro : plan.macros) std::printf(" %lld", macro);
     std::printf("\n");
 }

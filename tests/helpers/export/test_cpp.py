@@ -18,11 +18,12 @@ from helpers.export.request import ExportRequest, export_request, takes_matrix
 from helpers.run.bound import load
 from tests.copied.compilers import host_compiled, needs_headers
 from tests.golden import plans, sources
+from tests.helpers.export.test_python_plan import corners
 
 FOLDER = Path(__file__).parent
-LAUNCH = ("grid", "block", "shared", "workspace", "cluster", "programmatic", "cooperative")
+LAUNCH = ("grid", "block", "shared", "workspace", "cluster", "cooperative")
 TRIALS = ["03_shared-b64", "06_registers-PACKS4", "07_warp-WIDTH1-ROWS2"]
-TRIALS += ["09_grid-PROGRAMMATIC1", "11_any_row-LATE1"]
+TRIALS += ["11_any_row-LATE1"]
 KERNELS = [*filter(takes_matrix, (*steps(), *variants(), *TRIALS))]
 KERNELS += [  # those of related operations, alone and with features
     kernel
@@ -158,7 +159,7 @@ def test_what_is_best_is_what_choose_picks_at_thousands_of_matrices(
     drawn = (plans.drawn(n, {"operation": "softmax", "features": {}}) for n in range(4000))
     asked = [
         ("newer" if plans.GPUS[problem["gpu"]][0] >= 90 else "older", problem)
-        for problem in drawn
+        for problem in (*drawn, *corners())
         if problem["dtype"] in names
     ]
     wrong, seen = [], set()

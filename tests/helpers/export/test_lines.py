@@ -32,8 +32,3 @@ def test_a_mark_includes_indented_lines_and_brackets(properties, left_out) -> No
     lines = lines.replace("  // [best]", "").replace("  // [not best]", "").splitlines()
     kept = [line for number, line in enumerate(lines) if number not in left_out]
     assert chosen(TEMPLATE, properties).splitlines() == kept
-
-
-def test_an_unknown_mark_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"marks must be one of .*, got # \[end\]"):
-        chosen("a = 1\n# [end]\n", {"best"})
