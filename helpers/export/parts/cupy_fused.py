@@ -67,7 +67,7 @@ def scaled_masked_softmax(
         arrays = [_whole(x), *_mask(mask, is_causal, diagonal, x, numbers)]
         if bias is not None:
             arrays.append(_expanded("bias", bias, x, (x.dtype.name,), numbers))
-        features = {"MASK": _mask_feature(mask, is_causal), "BIAS": bias is not None, "LOG": log}
+        features = {"MASK": mask is not None or 2 * is_causal, "BIAS": bias is not None, "LOG": log}
         features |= {"WIDE": wide, "DROPOUT": dropout_p > 0, "ZERO": zero_masked_rows}
         y = _output(out, x.shape, cupy.float32 if wide else x.dtype, arrays, (x, mask, bias))
         if y.size:
@@ -109,7 +109,7 @@ def softmax_backward(
         dx = _output(out, y.shape, y.dtype, arrays, (y, dy, mask))
         numbers["dx"] = dx
         features = {"LOG": log, "FROM_X": from_x, "DROPOUT": dropout_p > 0}
-        features["MASK"] = _mask_feature(mask, is_causal)
+        features["MASK"] = mask is not None or 2 * is_causal
         if dx.size:
             _run("softmax_backward", *arrays[:2], features, numbers)
         return dx
@@ -154,11 +154,8 @@ def cross_entropy(
         shapes = {"loss": target.shape, "statistics": (*target.shape, 2)}
         loss, statistics = out or (cupy.empty(shape, cupy.float32) for shape in shapes.values())
         if out is not None:
-            for array, (name, shape) in zip(out, shapes.items(), strict=True):
-                _check_like(name, array, shape, ("float32",), x)
-                _check_contiguous(name, array)
-            _check_no_overlap(loss, x, target, statistics)
-            _check_no_overlap(statistics, x, target)
+            _check_output("statistics", statistics, shapes["statistics"], "float32", x, target)
+            _check_output("loss", loss, target.shape, "float32", x, target, statistics)
         if x.size:
             given = {"loss": loss, "statistics": statistics} | options
             _run("cross_entropy", *arrays, {}, given)
@@ -220,9 +217,7 @@ def cross_entropy_with_gradient(
         _check_copies(out, arrays, given)
         loss, dx = out or (cupy.empty(target.shape, cupy.float32), None)
         dx = _gradient_of(x, dx, given)
-        _check_like("loss", loss, target.shape, ("float32",), x)
-        _check_contiguous("loss", loss)
-        _check_no_overlap(loss, *given, dx)
+        _check_output("loss", loss, target.shape, "float32", *given, dx)
         if x.size:
             named = {"dloss": arrays[2], "loss": loss, "dx": dx} | options
             _run("cross_entropy_loss_and_gradient", *arrays[:2], {}, named)
@@ -251,10 +246,8 @@ def _gradient_of(x: cupy.ndarray, out, given: tuple) -> cupy.ndarray:
     """Return `out`, which may be x, the first of the arrays that were `given`, or a new array."""
     if out is None:
         return cupy.empty(x.shape, x.dtype)
-    _check_like("out", out, x.shape, (x.dtype.name,), x)
-    _check_contiguous("out", out)
-    inplace = _extent(out) == _extent(x) and x.flags.c_contiguous
-    _check_no_overlap(out, *given[inplace:])
+    same = isinstance(out, cupy.ndarray) and _extent(out) == _extent(x) and x.flags.c_contiguous
+    _check_output("out", out, x.shape, x.dtype.name, *given[same:])
     return out
 
 
@@ -265,10 +258,6 @@ def _whole(x: cupy.ndarray) -> cupy.ndarray:
 
 def _contiguous(x: cupy.ndarray) -> cupy.ndarray:
     return x if x.flags.c_contiguous else x.copy()
-
-
-def _mask_feature(mask, is_causal: bool) -> int:
-    return 1 if mask is not None else 2 * is_causal
 
 
 def _mask(mask, is_causal: bool, diagonal: int, x: cupy.ndarray, numbers: dict) -> list:
@@ -303,11 +292,10 @@ def _output(out, shape: tuple, dtype, arrays: list, given: tuple) -> cupy.ndarra
     _check_copies(out, arrays, given)
     if out is None:
         return cupy.empty(shape, dtype)
-    _check_like("out", out, shape, (cupy.dtype(dtype).name,), given[0])
-    _check_contiguous("out", out)
+    others = (array for array in given if array is not None)
+    _check_output("out", out, shape, cupy.dtype(dtype).name, *others)
     if out.data.ptr % 16:
         raise ValueError("out must be aligned to 16 bytes")
-    _check_no_overlap(out, *(array for array in given if array is not None))
     return out
 
 
@@ -349,9 +337,12 @@ def _check_like(name: str, array, shape: tuple, dtypes: tuple[str, ...], x: cupy
         raise ValueError(f"{name} must be on {x.device}, like the first array, not {array.device}")
 
 
-def _check_contiguous(name: str, array: cupy.ndarray) -> None:
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} must be contiguous, got strides {array.strides}")
+def _check_output(name: str, out, shape: tuple, dtype: str, *others: cupy.ndarray) -> None:
+    """Check an output that must not overlap the other arrays."""
+    _check_like(name, out, shape, (dtype,), others[0])
+    if not out.flags.c_contiguous:
+        raise ValueError(f"{name} must be contiguous, got strides {out.strides}")
+    _check_no_overlap(out, *others)
 
 
 def _check_copies(out, arrays: list, given: tuple) -> None:

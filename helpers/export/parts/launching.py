@@ -108,13 +108,21 @@ class Device:
         # _L2_CACHE_SIZE
         major, minor, sms, l2 = (_attribute(device, number) for number in (75, 76, 16, 38))
         self.gpu = Gpu(10 * major + minor, sms, l2)
-        self._launches: dict[tuple, Launch | Refused] = {}
+        self._launches = functools.lru_cache(MAX_LAUNCHES)(self._new_launch)
         self._functions: dict[tuple, ctypes.c_void_p] = {}
         self._shared: dict[tuple, int] = {}  # allowed bytes of dynamic shared memory  # [shared]
         self._streams: dict[object, _Stream] = {}  # by handle  # [workspace]
         self._lock = threading.RLock()
 
-    def launch(
+    def launch(self, *matrix, **options) -> Launch:
+        """Return what `_new_launch` returns; it is kept. Raises `Refused` if no kernel accepts the
+        matrix, and `CudaError`."""
+        found = self._launches(*matrix, **options)
+        if isinstance(found, Refused):
+            raise Refused(str(found))
+        return found
+
+    def _new_launch(
         self,
         rows: int,
         cols: int,
@@ -125,9 +133,9 @@ class Device:
         operation: str = "softmax",  # [best]
         inner: int = 1,  # [best]
         features: tuple[tuple[str, int], ...] = (),  # [best]
-        given: tuple[str, ...] = (),  # [best]
-    ) -> Launch:
-        """Return the launch for a matrix, as described for `plan`; it is kept.
+        given: tuple[str, ...] = (),  # [given]
+    ) -> Launch | Refused:
+        """Return the launch for a matrix, as described for `plan`, or why there is none.
 
         `starts` are the addresses of x and y modulo 16 bytes. A launch takes the addresses of the
         kernel's first two arrays and a stream.
@@ -135,42 +143,19 @@ class Device:
         all other parameters are 0, null pointers if they are arrays.  # [best]
         `graph_workspace` allocates zeroed bytes for the graph being captured, which  # [workspace]
         must be zero at each replay, and returns their address and owner.  # [workspace]
-
-        Raises `Refused` if no kernel accepts the matrix, and `CudaError`.
         """
-        key = rows, cols, dtype, strides, starts  # [not best]
-        key = rows, cols, dtype, strides, starts, operation, inner, features, given  # [best]
-        launch = self._launches.get(key)
-        if launch is None:
-            try:
-                launch = self._new_launch(key)  # [not workspace]
-                launch = self._new_launch(key, graph_workspace)  # [workspace]
-            except Refused as error:
-                launch = error
-            if len(self._launches) >= MAX_LAUNCHES:  # the shapes keep changing
-                self._launches.clear()
-            self._launches[key] = launch
-        if isinstance(launch, Refused):
-            raise Refused(str(launch))
-        return launch
-
-    def _new_launch(
-        self,
-        key: tuple,
-        graph_workspace: Callable | None,  # [workspace]
-    ) -> Launch:
-        given = ()  # [given]
-        rows, cols, dtype, strides, starts = key  # [not best]
-        rows, cols, dtype, strides, starts, operation, inner, features, given = key  # [best]
         strides = strides or (cols, cols)
         problem = rows, cols, dtype, *strides, starts == (0, 0), starts[0] == starts[1], self.gpu
-        found = plan(*problem)  # [not best]
-        found = plan(*problem, operation, dict(features), inner)  # [best]
+        try:
+            found = plan(*problem)  # [not best]
+            found = plan(*problem, operation, dict(features), inner)  # [best]
+        except Refused as error:
+            return error
         known = {"rows": rows, "cols": cols, "x_stride": strides[0], "y_stride": strides[1]}
         known |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
         others = kernel(found.kernel).parameters[2:]
         if unknown := [name for name in given if name not in others]:  # [best]
-            raise Refused(f"{found.kernel} has no parameter {unknown[0]}")
+            return Refused(f"{found.kernel} has no parameter {unknown[0]}")
         given = given + ("workspace",) if found.workspace else given  # [workspace]
         launch = _launcher(
             self._function(found),

@@ -110,19 +110,16 @@ def _eager(x: Tensor, dim: int, own: Softmax) -> Tensor:
         key = x.shape, x.is_contiguous() or x.stride(), x.dtype, x.device, address & 15, dim, own
     except RuntimeError:  # nested, sparse, or in another library's layout
         return own(x, dim)
-    return (_calls.get(key) or _new_call(key, x, dim, own))(x, address)
-
-
-def _new_call(key: tuple, x: Tensor, dim: int, own: Softmax) -> Call:
-    """Return the function that computes softmax of tensors like x, and keep it."""
-    call = _call_for(x, dim, own)
-    if len(_calls) >= MAX_CALLS:  # the shapes keep changing
-        _calls.clear()
-    _calls[key] = call
-    return call
+    call = _calls.get(key)
+    if call is None:
+        if len(_calls) >= MAX_CALLS:  # the shapes keep changing
+            _calls.clear()
+        call = _calls[key] = _call_for(x, dim, own)
+    return call(x, address)
 
 
 def _call_for(x: Tensor, dim: int, own: Softmax) -> Call:
+    """Return the function that computes softmax of tensors like x."""
     if not (x.is_cuda and x.dtype in DTYPES and -x.dim() <= dim < x.dim()):
         return lambda x, address: own(x, dim)
     if x.numel() == 0:
@@ -131,8 +128,7 @@ def _call_for(x: Tensor, dim: int, own: Softmax) -> Call:
     with torch.cuda.device(index):
         y = _like(x)
         try:
-            launch, as_it_is = _launch_rows(x, y, dim)  # [not best]
-            launch, as_it_is, others = _launch_like(x, y, dim, own)  # [best]
+            launch, as_it_is, others = _launch_like(x, y, dim, own)
         except Refused:
             return lambda x, address: own(x, dim)
     if not as_it_is:
@@ -151,19 +147,21 @@ def _call_for(x: Tensor, dim: int, own: Softmax) -> Call:
             raise RuntimeError(
                 f"the allocator's memory at {address:#x} has another alignment than before"
             )
-        launch(start, address, current_stream(index))  # [not best]
-        launch(start, address, current_stream(index), *others)  # [best]
+        launch(start, address, current_stream(index), *others)
         return y
 
     return call
 
 
-def _launch_rows(x: Tensor, y: Tensor, dim: int) -> tuple[Launch, bool]:
-    """Return the launch for the rows of tensors like x and y, and whether a kernel can read x as it
-    is. Raises `Refused`."""
+def _launch_like(x: Tensor, y: Tensor, dim: int, own: Softmax) -> tuple[Launch, bool, tuple]:
+    """Return the launch for tensors like x and y, whether it takes x without a copy, and the
+    numbers that it takes. Raises `Refused`."""
+    if own is torch.log_softmax:  # [best]
+        return _launch(x, "softmax", dim, {"LOG": 1}, "scale"), _is_packed(x), (1.0,)
     cols = x.shape[dim]
     if prod(x.shape[dim:]) != cols:
-        raise Refused("it takes rows of the last dimension")
+        raise Refused("it takes rows of the last dimension")  # [not best]
+        return _launch(x, "softmax", dim, {}, ""), _is_packed(x), ()  # [best]
     stride = row_stride(x.shape, x.stride()) if x.shape[-1] == cols else None
     stride = cols if x.is_contiguous() else stride
     launch = device(x.device.index).launch(
@@ -171,19 +169,7 @@ def _launch_rows(x: Tensor, y: Tensor, dim: int) -> tuple[Launch, bool]:
         (x.data_ptr() & 15, y.data_ptr() & 15),
         _graph_workspace,  # [workspace]
     )
-    return launch, stride is not None
-
-
-def _launch_like(  # [best]
-    x: Tensor, y: Tensor, dim: int, own: Softmax
-) -> tuple[Launch, bool, tuple]:
-    """Return what `_launch_rows` returns, for any dimension and the logarithm, and the numbers that
-    the kernel takes. Raises `Refused`."""
-    if own is torch.log_softmax:
-        return _launch(x, "softmax", dim, {"LOG": 1}, "scale"), _is_packed(x), (1.0,)
-    if prod(x.shape[dim:]) != x.shape[dim]:
-        return _launch(x, "softmax", dim, {}, ""), _is_packed(x), ()
-    return *_launch_rows(x, y, dim), ()
+    return launch, stride is not None, ()
 
 
 def _launch(  # [best]

@@ -68,13 +68,9 @@ def scaled_masked_softmax(
     Computed by a kernel if a row has 1 KB or more and consists of whole packs of 16 bytes, on a GPU
     of compute capability 9.0 or newer, and otherwise by PyTorch's operations in turn. There are
     gradients with respect to x and bias, as for `softmax`. Dropout is fused too: the kernel rounds
-    the probability down to a multiple of 1/65536, stores no mask, draws the same elements again in
-    the backward pass, and takes its seed from PyTorch's CPU generator. In a CUDA graph dropout is
-    an error, because each replay would drop the same elements. Dropout of a logarithm is PyTorch's.
-    The backward pass reads the result and dy, and writes the gradient. With dropout it reads x, the
-    mask and dy instead; with dropout and a bias, a scale or `dtype`, and with dropout and
-    `zero_masked_rows` but no mask, it computes softmax again first. Elements that a causal mask
-    hides are read in neither pass, except in the backward pass of a logarithm.
+    the probability down to a multiple of 1/65536, stores no mask, and takes its seed from PyTorch's
+    CPU generator. In a CUDA graph dropout is an error, because each replay would drop the same
+    elements. Dropout of a logarithm is PyTorch's.
 
     Raises `TypeError` for a mask that is not bool, `ValueError` for a mask or a bias that does not
     broadcast to x, for a diagonal other than 0 without `is_causal` and for rows of zeros of a

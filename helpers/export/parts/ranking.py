@@ -123,10 +123,6 @@ def _features(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:  #
 KERNEL = ""  # the only one, if the file is of one kernel
 CHANGES: dict[str, int] = {}  # values that replace those of its rules
 FEATURES: frozenset[str] = frozenset()
-# (kernel, condition, reason), best first
 RANKING: tuple[tuple[str, str, str], ...] = ()
-# (kernel, bytes of an element, whether rows are whole packs): (faster kernel, ranges of cols and
-# rows)
 TUNED: dict[tuple[str, int, bool], tuple[tuple, ...]] = {}
-# The same for each other operation, and for softmax with features
 OPERATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {}
