@@ -3,13 +3,9 @@ tested in test_python_cupy.py."""
 
 from types import ModuleType
 
-import numpy as np
 import pytest
 
-from helpers.problem.operations import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
-from helpers.problem.problem import Problem
-from helpers.run.check import check_outputs, check_softmax
-from helpers.run.references import make_inputs
+from helpers.run.check import check_softmax
 from tests.helpers.export.exported_file import imported
 from tests.helpers.export.test_python_torch_on_gpu import FEW_ROWS, SHAPES
 
@@ -37,24 +33,6 @@ def test_softmax_of_cupy_arrays_is_right(shape: tuple, dtype: str, arrays) -> No
     assert arrays.softmax(x, out=out) is out
     check_softmax(cupy.asnumpy(x), cupy.asnumpy(out))  # of another kernel, as a rule
     assert not room[:, :2].any() and not room[:, 2 + shape[1] :].any()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(5, 1003), (300, 50257), (64, 128256)])
-def test_a_loss_and_its_gradient_in_place(shape: tuple, dtype: str, arrays) -> None:
-    import cupy
-
-    given = make_inputs(Problem(*shape, dtype, operation=CROSS_ENTROPY))
-    options = {"ignore_index": int(given["ignore_index"]), "label_smoothing": 0.1, "z_loss": 1e-3}
-    x, target = cupy.asarray(given["x"]), cupy.asarray(given["target"])
-    loss, statistics = arrays.cross_entropy(x, target, **options)
-    check_outputs(CROSS_ENTROPY, given, {"loss": loss.get(), "statistics": statistics.get()})
-    dloss = cupy.asarray(np.random.default_rng(2).normal(size=shape[0]).astype(np.float32))
-    dx = arrays.cross_entropy_backward(x, target, statistics, dloss, **options)
-    again = arrays.cross_entropy_backward(x, target, statistics, dloss, **options, out=x)
-    given |= {"statistics": statistics.get(), "dloss": dloss.get()}
-    check_outputs(CROSS_ENTROPY_BACKWARD, given, {"dx": dx.get()})
-    assert again is x and (x == dx).all()
 
 
 def test_a_graph_of_cupy_computes_what_its_input_holds(arrays) -> None:

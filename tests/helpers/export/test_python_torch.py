@@ -173,12 +173,15 @@ MASKS = (SHAPE, (5, 512), (2, 1, 1, 512), (2, 1, 5, 512), (3, 5, 512), (1, 3, 1,
 
 
 @pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize(("shape", "dtype"), [*zip((*MASKS, (5, 1)), 3 * DTYPES, strict=False)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [*zip((*MASKS, (5, 1), (5, 77)), 3 * DTYPES, strict=False)]
+)
 def test_masks_scales_and_biases(shape: tuple, dtype: str, log: bool, place: Place) -> None:
-    torch, fast = place.torch, place.module
-    x, bias = place.values(*SHAPE, dtype=dtype), place.values(*shape, dtype=dtype)
+    """Rows of 77 columns by PyTorch's own operations."""
+    torch, fast, cols = place.torch, place.module, 77 if shape == (5, 77) else 512
+    x, bias = place.values(*SHAPE[:3], cols, dtype=dtype), place.values(*shape, dtype=dtype)
     mask = place.mask(*shape)
-    later = torch.ones(5, 512, dtype=torch.bool, device=place.device).triu(1)
+    later = torch.ones(5, cols, dtype=torch.bool, device=place.device).triu(1)
     own = torch.log_softmax if log else torch.softmax
 
     def mine(x, bias=None, mask=None, **more):
@@ -196,8 +199,9 @@ def test_masks_scales_and_biases(shape: tuple, dtype: str, log: bool, place: Pla
         (lambda x, b: mine(x, b, is_causal=True), lambda x, b: theirs(x, b, later), x, bias),
     ):
         check(place, given, right, dtype, *by)
-        forward, back = place.kernels()
-        assert forward == "12_fused" and back in ("14_any_row", "14_backward"), "the latter causal"
+        *forward, back = place.kernels()
+        assert forward == ["12_fused"] * (cols == 512)
+        assert back in ("14_any_row", "14_backward"), "the latter causal"
 
 
 @pytest.mark.parametrize("shape", MASKS)
@@ -243,10 +247,6 @@ def test_rows_of_zeros_and_a_moved_diagonal(cols: int, dropout_p: float, place: 
     y = fused(x.requires_grad_(), zero_masked_rows=True, dropout_p=dropout_p)
     (dx,) = torch.autograd.grad(y, x, place.values(4, cols))
     assert not y[2].any() and not dx[2].any() and dx.isfinite().all()
-    with pytest.raises(ValueError, match="exclude each other"):
-        fused(x, log=True, zero_masked_rows=True)
-    with pytest.raises(ValueError, match="diagonal must be 0 without is_causal=True, got 1"):
-        fused(x, diagonal=1)
 
 
 @pytest.mark.parametrize("cols", [256, 77])  # by a kernel, and by PyTorch's own operations
@@ -292,38 +292,17 @@ def test_float32_of_sixteen_bits_and_a_scale_alone(place: Place) -> None:
         assert fused(x, scale=0.5).dtype == place.module.log_softmax(x).dtype == torch.float32
 
 
-def test_what_no_kernel_takes_is_composed_of_pytorchs_operations(place: Place) -> None:
-    torch = place.torch
-    x, mask, bias = place.values(2, 5, 77), place.mask(5, 77), place.values(5, 77)
-    hidden = mask | torch.ones(5, 77, dtype=torch.bool, device=place.device).triu(1)
-    for log, own in ((False, torch.softmax), (True, torch.log_softmax)):
-
-        def mine(x, bias, log=log):
-            given = {"bias": bias, "scale": 0.5, "is_causal": True, "log": log}
-            return place.module.scaled_masked_softmax(x, mask, **given)
-
-        def theirs(x, bias, own=own):
-            return own((0.5 * x + bias).masked_fill(hidden, -torch.inf), -1)
-
-        for kind in (torch.float32, torch.float64):
-            check(place, mine, theirs, "float32", x.to(kind), bias.to(kind))
-    assert place.kernels() == [choose(10, 77, operation="softmax_backward")], "of one gradient"
-
-
 def test_what_a_mask_or_a_bias_must_be(place: Place) -> None:
     x, fused = place.values(4, 512), place.module.scaled_masked_softmax
-    for given, error, words in (
-        ((x, x), TypeError, "mask must be bool, True for elements to hide, got torch.float32"),
-        (
-            (x, place.mask(2, 4, 512)),
-            ValueError,
-            r"mask of shape \(2, 4, 512\) cannot be broadcast to",
-        ),
+    for words, call in (
+        ("mask must be bool, True for elements to hide, got torch.float32", lambda: fused(x, x)),
+        (r"mask of shape \(2, 4, 512\) cannot be", lambda: fused(x, place.mask(2, 4, 512))),
+        (r"bias of shape \(3, 512\) cannot be", lambda: fused(x, bias=place.values(3, 512))),
+        ("exclude each other", lambda: fused(x, log=True, zero_masked_rows=True)),
+        ("diagonal must be 0 without is_causal=True, got 1", lambda: fused(x, diagonal=1)),
     ):
-        with pytest.raises(error, match=words):
-            fused(*given)
-    with pytest.raises(ValueError, match=r"bias of shape \(3, 512\) cannot be broadcast"):
-        fused(x, bias=place.values(3, 512))
+        with pytest.raises((TypeError, ValueError), match=words):
+            call()
 
 
 @pytest.mark.parametrize("how", ["plain", "scaled", "causal", "masked", "biased", "wide"])
@@ -642,17 +621,6 @@ def test_it_compiles_with_its_gradients_without_a_break(place: Place) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     met = "scaled_masked_softmax", "softmax", "log_softmax", "cross_entropy"
     assert {f"{place.module.OPERATORS}.{name}.default" for name in met} <= {*names}
-
-
-def test_samples_of_pytorchs_own_tests(place: Place) -> None:
-    torch = place.torch
-    methods = pytest.importorskip("torch.testing._internal.common_methods_invocations")
-    (info,) = (op for op in methods.op_db if op.name == "softmax" and not op.variant_test_name)
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-        for sample in info.sample_inputs(place.device, dtype):
-            given = {**dict(zip(["dim"], sample.args, strict=False)), **sample.kwargs}
-            mine = place.module.softmax(sample.input, given["dim"])
-            torch.testing.assert_close(mine, torch.softmax(sample.input, given["dim"]))
 
 
 # ---- copies, older versions, GPUs, streams: over the SIMT machine alone --------------------------

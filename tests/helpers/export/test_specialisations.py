@@ -8,38 +8,26 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200, Gpu
-from helpers.catalogue.dispatch import choose
 from helpers.catalogue.registry import split_trial
 from helpers.export import specialisations as module
-from helpers.export.request import ExportError, ExportRequest, Range, Shapes, export_request
+from helpers.export.request import ExportError, Range, Shapes, export_request
 from helpers.export.specialisations import Specialisation, file_of, specialisations
-from tests.golden.sources import loaded as load
+from tests.golden import sources
 
 A100 = Gpu(80, 108, 40 * 2**20)
 
 
-def build_at(
-    asked: ExportRequest, rows: int, cols: int, gap=(0, 0), aligned=True, alike=True, inner=1
-):
+def build_at(asked, rows: int, cols: int, gap=(0, 0), start=(True, True), inner: int = 1):
     """The build that a shape needs, as kernels are planned one by one; None if none takes it."""
     (dtype,), (gpu,) = asked.dtypes, asked.gpus
-    strides = [cols + extra for extra in gap]
-    step = asked.kernels[0]
-    sizes = dict(zip(("x_stride", "y_stride"), strides, strict=True))
-    try:
-        if asked.best:
-            place = {"aligned": aligned, "alike": alike}
-            step = choose(rows, cols, dtype, gpu, **sizes, **place)
-        elif not alike and "LATE" in load(step).header.macros:
-            step = f"{step}-LATE1"
-        kernel = load(step)
-        if not aligned and kernel.header.align(dtype) > dtype.itemsize:
-            return None
-        plan = kernel.bind(rows, cols, dtype, gpu, inner=inner, **sizes).plan
-    except ValueError:
+    problem = rows, cols, inner, dtype.name, (gpu.capability, gpu.sms, gpu.l2)
+    kernel, (aligned, alike) = None if asked.best else asked.kernels[0], start
+    strides = (cols + extra for extra in gap)
+    plan = sources.plan(*problem, *strides, kernel, aligned=aligned, alike=alike)
+    if "refused" in plan:
         return None
-    file = split_trial(step).file if asked.best else file_of(step)
-    return Specialisation(file, dtype, tuple(plan.macros.items()))
+    file = split_trial(plan["kernel"]).file if asked.best else file_of(kernel)
+    return Specialisation(file, dtype, tuple(plan["macros"].items()))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +66,7 @@ def test_a_range_has_the_builds_of_its_shapes(
         rows = rows if few or chance.random() < 0.7 else min(rows, chance.randint(1, 40))
         gap = [chance.choice([0, 0, 1, 3, 4, 8]) if layouts else 0 for _ in "xy"]
         start = chance.choice([(True, True), (False, True), (False, False)][: 1 + 2 * layouts])
-        needed.add(build_at(asked, rows * inner, cols, gap, *start, inner))
+        needed.add(build_at(asked, rows * inner, cols, gap, start, inner))
     assert needed - {None} == found if few else needed <= found | {None}
 
 
