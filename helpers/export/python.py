@@ -241,9 +241,11 @@ def _ranking() -> str:
 
 
 def _entry(rank: Rank, indent: int) -> list[str]:
-    """Return an entry of a ranking in two lines: the kernel and its condition, and the reason."""
+    """Return an entry of a ranking: the kernel, its condition and the reason."""
     file, when, reason = map(_text, (file_of(rank.file), rank.when.text, rank.reason))
-    return [f"{' ' * indent}({file}, {when},", f"{' ' * indent} {reason}),"]
+    first, last = f"{' ' * indent}({file}, {when},", f"{reason}),"
+    fits = len(first) + 1 + len(last) <= WIDTH
+    return [f"{first} {last}"] if fits else [first, f"{' ' * indent} {last}"]
 
 
 def _kernel_of(step: str) -> str:
