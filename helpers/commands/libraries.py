@@ -36,8 +36,7 @@ from ..problem.shapes import (
     compared_shapes,
 )
 from ..run.bound import load
-from ..simt.checks import at_least, rows_x_cols
-from ..simt.words import counted, often
+from ..simt.words import at_least, counted, often, rows_x_cols
 
 
 def begun(kind: type, protocol: store.Protocol, options: argparse.Namespace) -> Campaign:

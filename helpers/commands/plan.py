@@ -23,8 +23,8 @@ from ..catalogue.registry import split_trial
 from ..problem.problem import DTYPES
 from ..run.bound import BoundKernel, load
 from ..simt import CUPY_OPTIONS
-from ..simt.checks import at_least
 from ..simt.hardware import STATIC_SHARED_BYTES
+from ..simt.words import at_least
 
 # Shared memory that a kernel file declares itself beside what its launch asks for, at most: it
 # counts too, but only a compiler knows how much it is. Asking CUDA for room that is there without

@@ -28,7 +28,7 @@ from ..measure.workers import Failure
 from ..page.draw.step import series_figure
 from ..page.tables import summary_table
 from ..run.check import check_kernel
-from ..simt.checks import at_least
+from ..simt.words import at_least
 
 
 def main(arguments: list[str] | None = None) -> int:

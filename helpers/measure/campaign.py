@@ -12,8 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from ..base import gpu
 from ..catalogue import store
 from ..catalogue.store import Observation, Protocol, Run
-from ..simt.checks import at_least
-from ..simt.words import counted
+from ..simt.words import at_least, counted
 from . import workers
 from .workers import Failure
 

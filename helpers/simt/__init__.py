@@ -7,49 +7,41 @@
 The modules, lowest first. Each imports from those above it in this list alone, and so do those of
 the folders, whose lists are in their __init__; tests/helpers/test_layers.py holds them to it.
 
-    interrupts           Ctrl-C while the command is imported
-    hardware             an H200 in numbers
-    words                a number and what it counts
-    places               places in a source, and errors shown with the lines around them
-    ptx_types            types of PTX in numpy
-    instructions         what a kernel in PTX is made of
-    lanes                the threads that execute together, and those that may run
-    geometry             which threads run together, and where each stands
-    counters             what is counted
-    findings             bugs that a run showed
-    suspicion            undefined values, and their uses
-    trace                what a launch leaves behind, also for pictures
-    cuda_text            reading C: comments, kernels, signatures, a hash of code
-    cache                compiled kernels on disk, and which files the compiler could read
-    compile              CUDA to PTX
-    sources              a file for nvcc and its headers made ready: host code set aside
-    refusals             features that are not run, and what to do instead
-    parse                PTX to instructions
-    operations           a folder: what each arithmetic opcode computes
-    analysis             what is known of a kernel before a run
-    memory               a folder: global, shared and local memory, copies in flight, mbarriers
-    context              a kernel with its registers and memories
-    operands             how an instruction reads and writes its operands
-    memory_instructions  a folder: loads, stores, atomics, copies and mbarriers as functions
-    collectives          shuffles, votes, matches as functions
-    device_calls         printf, and what a failed assert calls
-    recording            functions that also record, for pictures
-    spreading            how undefined bits pass through an instruction
-    translate            each instruction to its function
-    barriers             where threads wait for one another
-    calls                functions that call themselves, or are called through their address
-    scheduler            which threads run next
-    checks               what a launch may be given, for the command line and Python alike
-    arguments            the arguments of a launch, laid out as bytes or read from text
-    machine              one launch from its source to its trace
-    loading              a kernel from a file; the list of a file's kernels
-    reports              a run as text, JSON, JUnit's XML and SARIF
-    command              the command `simt`
-    __main__             the same as `python -m simt`
+    interrupts        Ctrl-C while the command is imported
+    hardware          an H200 in numbers, and its counters
+    words             a number and what it counts; numbers of a command line
+    places            places in a source, and errors shown with the lines around them
+    instructions      what a kernel in PTX is made of; types of PTX in numpy
+    geometry          which threads run together, and where each stands
+    findings          bugs that a run showed; undefined values, and their uses
+    trace             what a launch leaves behind, also for pictures
+    cuda_text         reading C: comments, kernels, signatures, a hash of code
+    cache             compiled kernels on disk, and which files the compiler could read
+    compile           CUDA to PTX
+    sources           a file for nvcc and its headers made ready: host code set aside
+    refusals          features that are not run, and what to do instead
+    parse             PTX to instructions
+    operations        a folder: what each arithmetic opcode computes
+    analysis          what is known of a kernel before a run
+    memory            a folder: global, shared and local memory, copies in flight, mbarriers
+    context           a kernel with its registers and memories; how operands are read and written
+    loads_and_stores  loads, stores, atomics and fences as functions
+    asynchronous      asynchronous copies and mbarriers as functions
+    recording         functions that also record, for pictures
+    spreading         how undefined bits pass through an instruction
+    barriers          where threads wait for one another; shuffles, votes, matches
+    translate         each instruction to its function
+    scheduler         which threads run next; calls of functions that stay functions
+    arguments         what a launch may be given, and its arguments laid out as bytes
+    machine           one launch from its source to its trace
+    loading           a kernel from a file; the list of a file's kernels
+    reports           a run as text, JSON, JUnit's XML and SARIF
+    command           the command `simt`
+    __main__          the same as `python -m simt`
 
 A load, from text to numpy: machine.simulate has compile and parse read `ld.global.f32 %f1, [%rd4]`;
 machine._run has a Scheduler make a function `load` of it, by translate.translate and
-memory_instructions.loads_and_stores, and calls its run_batch for each batch of blocks; that calls
+loads_and_stores, and calls its run_batch for each batch of blocks; that calls
 `load` with the lanes that run, and `load` GlobalMemory.load, which counts, checks, indexes.
 What it indexes is a copy: arguments.parameter_bytes has GlobalMemory.allocate make one of each
 array, and write_back brings back what was stored.
@@ -61,7 +53,7 @@ many requests more there may be (Trace.more), and of each counter whether it is 
 
 An undefined value that a load gives (unwritten or racing bytes, a shuffle from a lane that is
 not there) is a finding when it is used: stored where others see it, as an address, or to decide a
-branch. suspicion.py and spreading.py follow it there, bit by bit, from the first such load on; a
+branch. findings.py and spreading.py follow it there, bit by bit, from the first such load on; a
 launch without one pays nothing.
 
 Equal values: unordered threads that store equal bits by one instruction, or the same constant by
@@ -81,7 +73,7 @@ behind a wait that would have let a thread go before the store that it saw.
 """
 
 from . import interrupts as interrupts  # first of all
-from .checks import launch_shape
+from .arguments import launch_shape
 from .compile import (
     CUPY_OPTIONS,
     DEFAULT_ARCH,
@@ -90,8 +82,8 @@ from .compile import (
     compile_ptx,
     include_folders,
 )
-from .counters import NSIGHT_METRICS, SHARED_METRICS, Counters
 from .findings import Finding, Findings
+from .hardware import NSIGHT_METRICS, SHARED_METRICS, Counters
 from .instructions import UnsupportedPTX
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .memory.global_memory import byte_offset, rows_apart, span

@@ -1,24 +1,320 @@
-"""The arguments of a launch, laid out as the bytes of the kernel's parameters, and arguments from
-text, as a command line gives them.
+"""What a launch may be given: the kernel, sizes, limits, names and arguments, checked beforehand;
+and the arguments laid out as the bytes of the kernel's parameters.
+
+The command line and `simulate` both come here, so that both refuse the same things in the same
+words. An error is one sentence: what is expected, what was given, and what to do.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import prod
-from numbers import Integral
-from tokenize import TokenError
+from dataclasses import replace
+from numbers import Integral, Real
+from operator import index
 
 import ml_dtypes
 import numpy as np
 
-from .checks import check_argument, scalar, unboxed
 from .cuda_text import Parameter, plain_name
+from .geometry import Shape
+from .hardware import (
+    BLOCK_SHARED_BYTES,
+    MAX_BLOCK,
+    MAX_CLUSTER,
+    MAX_GRID,
+    MAX_THREADS,
+    STATIC_SHARED_BYTES,
+)
 from .instructions import PtxKernel, PtxParameter
 from .memory.global_memory import GlobalMemory, rows_apart
+from .memory.shared import SharedMemory
 from .words import counted
+
+ARCH = re.compile(r"(compute|sm)_\d+[af]?")
+LONGEST = 60  # characters of a value in a message
+
+
+def check_kernel(kernel, arch: str) -> None:
+    """Raise `TypeError` or `ValueError` for anything but a kernel: neither a `cupy.RawKernel` nor a
+    `KernelText`, or without source, name or options that are text."""
+    if not all(hasattr(kernel, part) for part in ("code", "name", "options")):
+        raise TypeError(
+            f"kernel must be a cupy.RawKernel or KernelText(source, name), not {_short(kernel)}"
+        )
+    for part in ("code", "name"):
+        if not isinstance(getattr(kernel, part), str):
+            what = {"code": "the CUDA source", "name": "the kernel's name"}[part]
+            given = _short(getattr(kernel, part))
+            raise TypeError(f"the {part} of a kernel must be {what} as a string, not {given}")
+    if re.fullmatch(r".*\.cuh?", kernel.code):
+        raise ValueError(
+            f"the code of a kernel is its source, not the path {kernel.code!r}: read the file first"
+        )
+    if not kernel.name.strip():
+        raise ValueError("the name of the kernel is empty: pass the name of a __global__ function")
+    options = kernel.options
+    several = isinstance(options, Sequence) and not isinstance(options, str | bytes)
+    if not several or not all(isinstance(option, str) for option in options):
+        raise TypeError(
+            f"options must be a tuple of strings such as ('-DTILE=32',), not {_short(options)}"
+        )
+    headers = getattr(kernel, "headers", ())
+    if not isinstance(headers, Sequence) or not all(map(_is_header, headers)):
+        raise TypeError(f"headers must be pairs (name, text), not {_short(headers)}")
+    if not isinstance(arch, str) or not ARCH.fullmatch(arch):
+        raise ValueError(f"arch must be an architecture such as 'compute_90', not {_short(arch)}")
+
+
+def _is_header(pair) -> bool:
+    several = isinstance(pair, Sequence) and len(pair) == 2
+    return several and all(isinstance(one, str) for one in pair)
+
+
+def check_symbols(symbols) -> None:
+    """Raise `TypeError` unless `symbols` is None or a dict of values by the names of variables."""
+    if (
+        symbols is None
+        or isinstance(symbols, Mapping)
+        and all(isinstance(name, str) for name in symbols)
+    ):
+        return
+    raise TypeError(
+        "symbols must be a dict of values by the names of __constant__ or __device__ variables, "
+        f"not {_short(symbols)}"
+    )
+
+
+def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
+    """A grid or block as three sizes. Raises `TypeError` if one is not an integer, `ValueError` if
+    one is outside CUDA's limits."""
+    several = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes)
+    try:
+        sizes = tuple(map(index, shape if several else (shape,)))
+    except TypeError:
+        raise TypeError(f"{what} must be one to three integers, not {_short(shape)}") from None
+    limits = MAX_GRID if what == "grid" else MAX_BLOCK
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"{what} {shape!r} must have one to three sizes")
+    sizes += (1,) * (3 - len(sizes))
+    for size, limit in zip(sizes, limits, strict=True):
+        if not 1 <= size <= limit:
+            raise ValueError(f"{what} {shape!r} is outside CUDA's limits of 1 to {limits}")
+    return sizes
+
+
+def check_threads(shape: Shape, most: int = MAX_THREADS) -> None:
+    """Raise `ValueError` if a block has more threads than CUDA, or the kernel, allows."""
+    if shape.threads > most:
+        allows = "CUDA allows" if most == MAX_THREADS else "the kernel's __launch_bounds__ allow"
+        raise ValueError(f"block {shape.block} has {shape.threads} threads; {allows} {most}")
+
+
+def check_integer(what: str, value, lowest: int) -> None:
+    """Raise `TypeError` if a value is not an integer, `ValueError` if it is below the lowest."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {_short(value)}") from None
+    if number < lowest:
+        raise ValueError(f"{what} must be at least {lowest}, not {number}")
+
+
+def check_choice(what: str, value, choices: Sequence) -> None:
+    """Raise `ValueError` if a value is not one of `choices`."""
+    if type(value) is not type(choices[0]) or value not in choices:
+        known = " or ".join(map(repr, choices))
+        raise ValueError(f"{what} must be {known}, not {_short(value)}")
+
+
+def argument_names(
+    names: Sequence[str], declared: Sequence[Parameter], count: int
+) -> tuple[str, ...]:
+    """What to call each of `count` arguments: the given names, else those in the source, else
+    "argument 0" and so on.
+
+    Raises `TypeError` or `ValueError` for names that are not strings, too many, equal to each
+    other, or at odds with the source.
+    """
+    several = isinstance(names, Sequence) and not isinstance(names, str)
+    if not several or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"names must be a sequence of strings, one per argument, not {_short(names)}"
+        )
+    if len(names) > count:
+        raise ValueError(f"{counted(count, 'argument')} cannot have {len(names)} names: {names!r}")
+    if twice := [name for name in names if list(names).count(name) > 1]:
+        raise ValueError(f"two arguments are named {twice[0]!r}: names must differ")
+    for number, (name, parameter) in enumerate(zip(names, declared, strict=False)):
+        if name != parameter.name:
+            raise ValueError(
+                f"names[{number}] is {name!r}, but the kernel's parameter is {parameter.name!r}: "
+                "leave names out to use those of the source"
+            )
+    known = [parameter.name for parameter in declared]
+    known += [f"argument {number}" for number in range(len(known), count)]
+    return (*names, *known[len(names) :])
+
+
+def check_shared(name: str, shared: SharedMemory) -> None:
+    """Raise `ValueError` for more shared memory than a block can have."""
+    if shared.static_bytes > STATIC_SHARED_BYTES or shared.bytes > BLOCK_SHARED_BYTES:
+        dynamic = shared.bytes - shared.static_bytes
+        raise ValueError(
+            f"{name} requests {shared.static_bytes} bytes of static, {dynamic} of dynamic shared "
+            f"memory; CUDA allows {STATIC_SHARED_BYTES >> 10} KB static, and "
+            f"{BLOCK_SHARED_BYTES >> 10} KB in all on an H200"
+        )
+
+
+def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) -> None:
+    """Raise `ValueError` for a cluster larger than any GPU runs, for a grid that is not whole
+    clusters, or that cannot run at once although it must."""
+    if shape.cluster_blocks > MAX_CLUSTER:
+        raise ValueError(
+            f"{name}: cluster {shape.cluster} has {shape.cluster_blocks} blocks; an H200 "
+            f"allows at most {MAX_CLUSTER}"
+        )
+    if any(blocks % size for blocks, size in zip(shape.grid, shape.cluster, strict=True)):
+        raise ValueError(
+            f"{name}: grid {shape.grid} is not a multiple of the cluster {shape.cluster}"
+        )
+    resident = shape.resident(shared_bytes)
+    if cooperative and shape.blocks > resident:
+        raise ValueError(
+            f"a cooperative launch of {shape.blocks} blocks of {shape.threads} threads and "
+            f"{shared_bytes} bytes of shared memory does not fit on an H200 at once: {resident} do"
+        )
+
+
+def check_watched(watch, only_blocks, progress) -> None:
+    """Raise `TypeError` for what `simulate` cannot watch, or call."""
+    if not isinstance(watch, bool) and not _several(watch, Integral):
+        raise TypeError(f"watch must be True or lines such as (30, 31), not {_short(watch)}")
+    if not _several(only_blocks, Integral, Sequence):
+        raise TypeError(f"only_blocks must be blocks such as (0, 1), not {_short(only_blocks)}")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of two integers, not {_short(progress)}")
+
+
+def _several(values, *kinds: type) -> bool:
+    """Whether this is a collection of elements of these kinds, text aside."""
+    if isinstance(values, str | bytes) or not isinstance(values, Collection):
+        return False
+    return all(isinstance(one, kinds) and not isinstance(one, str | bytes) for one in values)
+
+
+def check_count(name: str, declared: Sequence[Parameter], args: Sequence, count: int) -> None:
+    """Raise `TypeError` unless `args` are as many arguments as the kernel takes."""
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise TypeError(
+            f"args must be a tuple with all arguments, such as (x, y, n), not {_said(args)}"
+        )
+    if len(args) != count:
+        listed = f" ({', '.join(one.name for one in declared)})" if declared else ""
+        raise TypeError(f"{name} takes {counted(count, 'argument')}{listed}, not {len(args)}")
+
+
+def check_argument(parameter: Parameter, value) -> None:
+    """Raise `TypeError` or `ValueError` for a value of another type than the source declares, or
+    out of its range. What only the compiler knows, such as a struct, is not judged."""
+    value = unboxed(value)
+    if parameter.pointer:
+        _check_pointer(parameter, value)
+    elif parameter.dtype is not None:
+        scalar(parameter.name, parameter.type, parameter.dtype, value)
+
+
+def unboxed(value):
+    """The element of an array without dimensions; anything else as it is."""
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+
+
+def _check_pointer(parameter: Parameter, value) -> None:
+    name, dtype = parameter.name, np.dtype(np.uint64) if parameter.table else parameter.dtype
+    kind = parameter.type + "*" * (parameter.pointer + parameter.table)
+    is_array = isinstance(value, np.ndarray)
+    is_list = isinstance(value, list | tuple) or (is_array and value.dtype == object)
+    if value is None or isinstance(value, Integral) and value == 0:
+        return
+    if hasattr(value, "filled"):  # numpy.ma takes a while to import
+        raise TypeError(f"{name} is a masked array: pass {name}.filled() or {name}.data")
+    if is_list and parameter.table:
+        for number, one in enumerate(value):
+            check_argument(replace(parameter, name=f"{name}[{number}]", table=False), one)
+    elif is_list and dtype is not None:
+        what = "an array of objects" if is_array else "a list"
+        raise TypeError(f"{name} is {what}, the kernel takes {kind}: pass a numpy array")
+    elif is_array and not is_list and not _holds(value, parameter):
+        wanted = "native byte order" if dtype is None else dtype
+        raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({kind})")
+    elif not is_array and not is_list:
+        raise TypeError(f"{name} is {_said(value)}, the kernel takes {kind}: pass an array or None")
+
+
+def scalar(name: str, kind: str, dtype: np.dtype, value) -> np.generic:
+    """A number as the dtype of a parameter that is one, `kind` in words.
+
+    Raises `TypeError` for anything but a number of that kind, `ValueError` for one out of its
+    range.
+    """
+    number = value
+    if isinstance(value, np.generic) and not value.dtype.names:
+        if dtype.itemsize == 2 == value.dtype.itemsize and value.dtype.kind in "iuV":
+            return value  # the bits of a 16-bit float
+        number = value.item()
+    whole = dtype.kind in "iub"
+    if not isinstance(number, Integral if whole else Real):
+        raise TypeError(f"{name} is {_said(value)}, the kernel takes {kind}")
+    if whole:
+        limits = None if dtype.kind == "b" else np.iinfo(dtype)
+        low, high = (limits.min, limits.max) if limits else (0, 1)
+        if not low <= number <= high:
+            raise ValueError(f"{name} is {_said(value)}, the kernel takes {kind} ({low} to {high})")
+        return dtype.type(number)
+    try:
+        with np.errstate(over="ignore"):
+            result = dtype.type(float(number))
+    except OverflowError:
+        result = dtype.type(np.inf)
+    if np.isinf(result) and not (isinstance(number, float) and np.isinf(number)):
+        most = float(ml_dtypes.finfo(dtype).max)
+        raise ValueError(f"{name} is {_said(value)}, the kernel takes {kind} (at most {most:.6g})")
+    return result
+
+
+def _said(value) -> str:
+    """What a value is, in a few words."""
+    if isinstance(value, list | tuple):
+        return "a list"
+    if getattr(value, "ndim", 0):
+        return "an array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    if getattr(getattr(value, "dtype", None), "names", None):
+        return f"a struct of {value.dtype.itemsize} bytes"
+    return str(value) if isinstance(value, Real) and len(str(value)) < LONGEST else _short(value)
+
+
+def _short(value) -> str:
+    """A value as Python writes it, or its beginning, in one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _holds(array: np.ndarray, pointer: Parameter) -> bool:
+    """Whether an array has elements of a pointer's dtype or their bits: integers of either sign,
+    integers for 16-bit floats, `np.void` (what numpy loads where it does not know the dtype).
+    Memory of any type are a type that only the compiler knows, `char`, and a workspace."""
+    given, wanted = array.dtype, np.dtype(np.uint64) if pointer.table else pointer.dtype
+    any_type = (pointer.type == "char" or pointer.name == "workspace") and not pointer.table
+    if wanted is None or given == wanted or any_type:
+        return given.isnative
+    if given.itemsize != wanted.itemsize or not given.isnative:
+        return False
+    whole = given.kind in "iub" and (wanted.kind in "iub" or wanted.itemsize == 2)
+    return whole or given.type is np.void
+
+
+# ---- layout --------------------------------------------------------------------------------------
 
 
 def parameter_bytes(
@@ -176,138 +472,3 @@ def pointers(kernel: PtxKernel, space: bytes, names: Collection[str]) -> Iterato
             end = parameter.offset + parameter.size
             for start in range(parameter.offset, end - 7, 8):
                 yield int.from_bytes(space[start : start + 8], "little")
-
-
-# ---- arguments from text ------------------------------------------------------------------------
-
-
-ARRAY = re.compile(r"(\w+)\[([\d, ]+)\]")
-NULLS = ("null", "NULL", "nullptr")
-C_TYPES = {"float": "float32", "int": "int32", "unsigned": "uint32", "half": "float16"}
-KINDS = "biufcV"  # of numpy dtypes that a kernel can take; ml_dtypes' are "V"
-
-
-def argument(text: str, parameter: Parameter, random: np.random.Generator):
-    """One argument: a number, true, false or null, a .npy file, an array such as float32[64,32], or
-    several of these with semicolons between them, for a pointer to pointers.
-
-    Raises `ValueError` with one sentence that names the parameter.
-    """
-    try:
-        value = _argument(text, parameter, random) if ";" not in text else None
-        if ";" in text:
-            if not parameter.table and (parameter.pointer or parameter.dtype is not None):
-                kind = parameter.type + "*" * parameter.pointer
-                raise ValueError(f"the kernel takes {kind}, not the list of arrays {text}")
-            value = [_argument(part, parameter, random) for part in text.split(";") if part]
-    except (ValueError, TypeError, OverflowError, MemoryError, OSError, EOFError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{parameter.name}: {said}") from None
-    if isinstance(value, int | float) and parameter.dtype is not None:
-        return scalar(parameter.name, parameter.type, parameter.dtype, value)
-    return value
-
-
-def _argument(text: str, parameter: Parameter, random: np.random.Generator):
-    if text in NULLS:
-        if parameter.dtype is not None and not parameter.pointer:
-            raise ValueError(f"the kernel takes {parameter.type}, not {text}")
-        return None
-    if text.endswith(".npy"):
-        return _loaded(text)
-    if match := ARRAY.fullmatch(text):
-        return _array(text, match[1], match[2], parameter, random)
-    if text in ("true", "false"):
-        text = str(int(text == "true"))
-    try:
-        number = float(text) if re.search(r"[.eEn]", text) and "0x" not in text else int(text, 0)
-    except ValueError:
-        if re.fullmatch(r"-?0[\d_]+", text):
-            raise ValueError(f"{text} may be read as octal: write {int(text)}") from None
-        raise ValueError(
-            f"{text!r} is not a number, an array such as float32[64,1024], a .npy file or null"
-        ) from None
-    if parameter.pointer:
-        raise ValueError(
-            f"the kernel takes {parameter.type}*, not {text}: pass an array such as float32[1024], "
-            "a .npy file, or null"
-        )
-    if isinstance(number, float) and np.isinf(number) and "inf" not in text:
-        raise ValueError(f"{text} is too large for a number")
-    return number
-
-
-def _loaded(path: str) -> np.ndarray:
-    try:
-        with open(path, "rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, EOFError, TokenError):  # NumPy reads the header as Python
-        raise ValueError(f"{path} is not a .npy file of numbers") from None
-
-
-def _array(
-    text: str, dtype: str, sizes: str, parameter: Parameter, random: np.random.Generator
-) -> np.ndarray:
-    """Random if the kernel only reads it, else NaN or -1."""
-    try:
-        kind = np.dtype(C_TYPES.get(dtype, dtype))
-    except TypeError:
-        raise ValueError(f"{dtype!r} is not a dtype such as float32, int32 or bfloat16") from None
-    if kind.kind not in KINDS or kind.hasobject or not kind.itemsize:
-        raise ValueError(f"{dtype!r} is not a dtype of numbers")
-    if not parameter.pointer and parameter.dtype is not None:
-        raise ValueError(f"the kernel takes {parameter.type}, not the array {text}")
-    shape = tuple(int(size) for size in sizes.split(",") if size.strip())
-    if not shape:
-        raise ValueError(f"{text} has no size")
-    count = prod(shape)
-    if count * kind.itemsize > memory() // 4:  # the machine keeps copies
-        raise ValueError(
-            f"{text} has {count * kind.itemsize / 2**30:.3g} GB, too much to allocate here"
-        )
-    if not parameter.const:
-        return np.full(shape, np.nan if is_float(kind) else -1).astype(kind)
-    if is_float(kind):
-        return random.standard_normal(shape).astype(kind)
-    return random.integers(0, 2 if kind.kind == "b" else 100, shape).astype(kind)
-
-
-def memory() -> int:
-    """Bytes of this machine's memory; where it does not say, 16 GB."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 16 << 30
-
-
-def is_float(dtype: np.dtype) -> bool:
-    return dtype.kind in "fc" or dtype == np.dtype(ml_dtypes.bfloat16)
-
-
-def statistics(array: np.ndarray) -> dict[str, float | int | None]:
-    """Least, largest and mean value of an output, and how many are NaN; nothing for structs and
-    raw bytes."""
-    if array.dtype.type is np.void or not array.size:
-        return {}
-    missing = np.isnan(array) if is_float(array.dtype) else np.zeros(array.shape, bool)
-    kept = array[~missing]
-    numbers = {"nan": int(missing.sum())}
-    if kept.size and array.dtype.kind != "c":
-        wide = kept.astype(np.float64)
-        with np.errstate(invalid="ignore"):  # infinities of both signs
-            mean = float(wide.mean())
-        numbers |= {"min": float(wide.min()), "max": float(wide.max()), "mean": mean}
-    return numbers
-
-
-def described(name: str, array: np.ndarray) -> str:
-    """An output in one line, to see at a glance whether it is what was meant."""
-    about, head = statistics(array), f"{name}: {array.dtype}{list(array.shape)}"
-    if "min" not in about:
-        return f"{head}, all NaN" if about.get("nan") else head
-    return (
-        f"{head}, min {about['min']:.6g}, max {about['max']:.6g}, mean {about['mean']:.6g}, "
-        f"{about['nan']} NaN"
-    )

@@ -51,20 +51,21 @@ import tempfile
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
 from . import interrupts, reports
-from .arguments import argument
-from .checks import at_least, check_count, launch_shape
-from .cuda_text import signature, variables
+from .arguments import check_count, launch_shape, scalar
+from .cuda_text import Parameter, signature, variables
 from .geometry import Shape
 from .loading import listing, load_kernel
 from .machine import INSTRUCTION_LIMIT, KernelText, declarations, simulate
-from .reports import KernelRun
+from .reports import KernelRun, is_float
 from .trace import Trace
-from .words import counted, duration
+from .words import at_least, counted, duration
 
 DESCRIPTION = __doc__
 CANNOT = 2
@@ -383,6 +384,110 @@ def _show(text: str) -> None:
         print(text.encode(encoding, errors="replace").decode(encoding), flush=True)
     except BrokenPipeError:  # so that Python's own flush at the end does not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# ---- arguments from text ------------------------------------------------------------------------
+
+
+ARRAY = re.compile(r"(\w+)\[([\d, ]+)\]")
+NULLS = ("null", "NULL", "nullptr")
+C_TYPES = {"float": "float32", "int": "int32", "unsigned": "uint32", "half": "float16"}
+KINDS = "biufcV"  # of numpy dtypes that a kernel can take; ml_dtypes' are "V"
+
+
+def argument(text: str, parameter: Parameter, random: np.random.Generator):
+    """One argument: a number, true, false or null, a .npy file, an array such as float32[64,32], or
+    several of these with semicolons between them, for a pointer to pointers.
+
+    Raises `ValueError` with one sentence that names the parameter.
+    """
+    try:
+        value = _argument(text, parameter, random) if ";" not in text else None
+        if ";" in text:
+            if not parameter.table and (parameter.pointer or parameter.dtype is not None):
+                kind = parameter.type + "*" * parameter.pointer
+                raise ValueError(f"the kernel takes {kind}, not the list of arrays {text}")
+            value = [_argument(part, parameter, random) for part in text.split(";") if part]
+    except (ValueError, TypeError, OverflowError, MemoryError, OSError, EOFError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{parameter.name}: {said}") from None
+    if isinstance(value, int | float) and parameter.dtype is not None:
+        return scalar(parameter.name, parameter.type, parameter.dtype, value)
+    return value
+
+
+def _argument(text: str, parameter: Parameter, random: np.random.Generator):
+    if text in NULLS:
+        if parameter.dtype is not None and not parameter.pointer:
+            raise ValueError(f"the kernel takes {parameter.type}, not {text}")
+        return None
+    if text.endswith(".npy"):
+        return _loaded(text)
+    if match := ARRAY.fullmatch(text):
+        return _array(text, match[1], match[2], parameter, random)
+    if text in ("true", "false"):
+        text = str(int(text == "true"))
+    try:
+        number = float(text) if re.search(r"[.eEn]", text) and "0x" not in text else int(text, 0)
+    except ValueError:
+        if re.fullmatch(r"-?0[\d_]+", text):
+            raise ValueError(f"{text} may be read as octal: write {int(text)}") from None
+        raise ValueError(
+            f"{text!r} is not a number, an array such as float32[64,1024], a .npy file or null"
+        ) from None
+    if parameter.pointer:
+        raise ValueError(
+            f"the kernel takes {parameter.type}*, not {text}: pass an array such as float32[1024], "
+            "a .npy file, or null"
+        )
+    if isinstance(number, float) and np.isinf(number) and "inf" not in text:
+        raise ValueError(f"{text} is too large for a number")
+    return number
+
+
+def _loaded(path: str) -> np.ndarray:
+    try:
+        with open(path, "rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, EOFError, TokenError):  # NumPy reads the header as Python
+        raise ValueError(f"{path} is not a .npy file of numbers") from None
+
+
+def _array(
+    text: str, dtype: str, sizes: str, parameter: Parameter, random: np.random.Generator
+) -> np.ndarray:
+    """Random if the kernel only reads it, else NaN or -1."""
+    try:
+        kind = np.dtype(C_TYPES.get(dtype, dtype))
+    except TypeError:
+        raise ValueError(f"{dtype!r} is not a dtype such as float32, int32 or bfloat16") from None
+    if kind.kind not in KINDS or kind.hasobject or not kind.itemsize:
+        raise ValueError(f"{dtype!r} is not a dtype of numbers")
+    if not parameter.pointer and parameter.dtype is not None:
+        raise ValueError(f"the kernel takes {parameter.type}, not the array {text}")
+    shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+    if not shape:
+        raise ValueError(f"{text} has no size")
+    count = prod(shape)
+    if count * kind.itemsize > _memory() // 4:  # the machine keeps copies
+        raise ValueError(
+            f"{text} has {count * kind.itemsize / 2**30:.3g} GB, too much to allocate here"
+        )
+    if not parameter.const:
+        return np.full(shape, np.nan if is_float(kind) else -1).astype(kind)
+    if is_float(kind):
+        return random.standard_normal(shape).astype(kind)
+    return random.integers(0, 2 if kind.kind == "b" else 100, shape).astype(kind)
+
+
+def _memory() -> int:
+    """Bytes of this machine's memory; where it does not say, 16 GB."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 16 << 30
 
 
 # ---- the self-test ----

@@ -1,13 +1,26 @@
-"""Bugs that a run showed, one entry per kind and source line."""
+"""Bugs that a run showed, one entry per kind and source line; and undefined values, followed
+through registers and memory until one is used.
+
+A compiler loads early and more than it needs, and throws away what it does not: such a load is no
+bug. So a load that reads what nobody wrote, or what another thread writes meanwhile, says
+`doubt(...)` and goes on. Its undefined bits and where they come from stand beside the register that
+it fills; spreading.py passes them on with each instruction. They become a finding, at the line of
+the load, where a value is used: stored where others see it, as an address, or to decide a branch.
+
+While no load is in doubt nothing stands beside any register, and instructions run as if this
+module were not there; the first doubt calls `begin`, by which the scheduler changes them for those
+that pass bits on.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from .geometry import Batch, Place
-from .instructions import Instruction
+from .geometry import Batch, Lanes, Place
+from .instructions import UNSIGNED, Instruction, PtxKernel, type_size
 from .words import often
 
 
@@ -99,3 +112,312 @@ class Reporter:
                 finding.message += " (found with the blocks in reverse order)"
                 self.known[key] = finding
                 self.findings.append(finding)
+
+
+# ---- undefined values ----------------------------------------------------------------------------
+
+
+MOST_ORIGINS = 8  # of one value; of what it is made of beyond that some is forgotten
+
+
+@dataclass(eq=False)
+class Doubt:
+    """What is wrong with what an instruction gave to some threads when it ran once."""
+
+    kind: str
+    instruction: Instruction
+    message: str
+    stays: bool  # may be stored in shared memory unseen; other doubts count as used there
+    other: Instruction | None = None  # the access that it races with
+    reported: np.ndarray | None = None  # threads
+    # Of a watched load, what becomes a finding when its values are used: threads, and for each of
+    # them a thread of the doubt that is reported then.
+    waiting: list[tuple[np.ndarray, Doubt, np.ndarray]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class UndefinedBits:
+    """What is undefined in a register.
+
+    `bits` has a 1 for each undefined bit of each thread, in an unsigned type of the register's
+    size, or a bool for a predicate. Each array of `origins` holds, for each thread, the number of a
+    doubt and of the thread that had it, as one int64, or -1; a value may have several.
+    """
+
+    bits: np.ndarray
+    origins: tuple[np.ndarray, ...]
+
+    def only(self, chosen: np.ndarray) -> UndefinedBits:
+        """Of these threads alone."""
+        bits = np.where(chosen, self.bits, self.bits.dtype.type(0))
+        return UndefinedBits(bits, tuple(np.where(chosen, one, -1) for one in self.origins))
+
+
+# Of a load: threads, a mask of undefined bits for each byte, the origin of each byte.
+Pending = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Suspicion:
+    """The doubts of a batch. Memories call `doubt`; whoever loads calls `loaded` or, if its values
+    go where nothing follows them, `use_loaded`."""
+
+    def __init__(self, kernel: PtxKernel, reporter: Reporter):
+        self.reporter = reporter
+        self.padding = True  # the source may have structs, whose padding nobody writes
+        self.types = list(kernel.registers.values())
+        self.watched: frozenset[int] = frozenset()  # numbers of loads whose use is of interest
+        self.asked: set[int] = set()  # of loads that ought to be among them
+        self.begin: Callable[[], None] | None = None
+        self.tracking = False
+        self.start_batch(0)
+
+    def start_batch(self, slots: int) -> None:
+        self.slots = slots
+        self.shadows: dict[int, UndefinedBits] = {}  # by the number of the register
+        self.doubts: list[Doubt] = []
+        self.lines: dict[tuple[str, str, int], int] = {}  # of doubts, numbered
+        self.pending: list[Pending] = []
+        self.storing: list[UndefinedBits | None] | None = (
+            None  # beside the elements that are stored now
+        )
+
+    # ---- where doubts begin ----
+
+    def doubt(
+        self,
+        kind: str,
+        instruction: Instruction,
+        message: str,
+        slots: np.ndarray,
+        undefined: np.ndarray | None = None,
+        stays: bool = False,
+        other: Instruction | None = None,
+    ) -> None:
+        """What this load gives these threads is not to be relied on: report it where it is used.
+
+        `slots` are numbers of threads, int, and `undefined`, bool of shape (slots, bytes), says
+        which bytes of the access are meant; None: all. Call it while the memory is read.
+        """
+        bits = np.full((len(slots), 1), 255, np.uint8)
+        if undefined is not None:
+            bits = undefined * np.uint8(255)
+        new = self._new(kind, instruction, message, slots, stays, other)
+        self.pending.append((slots, bits, new))
+        self._track()
+
+    def found(self, slots: np.ndarray, bits: np.ndarray, origins: np.ndarray) -> None:
+        """These bytes of memory hold what an earlier load had given."""
+        self.pending.append((slots, bits, origins))
+
+    def watch(self, instruction: Instruction, slots: np.ndarray) -> np.ndarray:
+        """Follow what a watched load gives these threads; returns an origin for each. Call it
+        while the memory is read."""
+        origins = self._new("", instruction, "", slots, False)
+        self.pending.append((slots, np.full((len(slots), 1), 255, np.uint8), origins))
+        self._track()
+        return origins[:, 0]
+
+    def if_used(self, origins: np.ndarray, bug: Doubt, slots: np.ndarray) -> None:
+        """Report a bug of these threads as soon as the watched value of each, one of `origins`, is
+        used; at once if it has been."""
+        numbers, readers = origins // self.slots, origins % self.slots
+        for number in np.unique(numbers).tolist():
+            chosen = numbers == number
+            doubt = self.doubts[number]
+            doubt.waiting.append((readers[chosen], bug, slots[chosen]))
+            if doubt.reported is not None:
+                self._settle(doubt, np.flatnonzero(doubt.reported))
+
+    def _settle(self, doubt: Doubt, slots: np.ndarray) -> None:
+        """These threads have used what a watched load gave."""
+        left = []
+        for readers, bug, others in doubt.waiting:
+            used = np.isin(readers, slots)
+            if used.any():
+                self._report_threads(bug, np.unique(others[used]), None)
+            if not used.all():
+                left.append((readers[~used], bug, others[~used]))
+        doubt.waiting = left
+
+    def taint(
+        self, kind: str, instruction: Instruction, message: str, number: int, slots: np.ndarray
+    ) -> None:
+        """What a register holds for these threads is not to be relied on."""
+        origins = np.full(self.slots, -1)
+        origins[slots] = self._new(kind, instruction, message, slots, True)[:, 0]
+        bits = np.zeros(self.slots, self.bits_type(number))
+        bits[slots] = ~bits[slots]
+        self.merge(number, UndefinedBits(bits, (origins,)))
+        self._track()
+
+    def _new(self, kind, instruction, message, slots, stays, other=None) -> np.ndarray:
+        self.doubts.append(Doubt(kind, instruction, message, stays, other))
+        return ((len(self.doubts) - 1) * self.slots + slots.astype(np.int64))[:, None]
+
+    def _track(self) -> None:
+        if not self.tracking:
+            self.tracking = True
+            self.begin()
+
+    # ---- loads ----
+
+    def loaded(self, targets: list[int | None], size: int, signed: bool = False) -> None:
+        """The registers that a load has filled with elements of `size` bytes, whose sign fills what
+        is left of a register if they are `signed`; None: an element goes nowhere."""
+        for slots, bits, origins in self.pending:
+            bits = np.broadcast_to(bits, (len(slots), size * len(targets)))
+            origins = np.broadcast_to(origins, bits.shape)
+            for place, number in enumerate(targets):
+                own = np.s_[:, place * size : (place + 1) * size]
+                if number is None or not bits[own].any():
+                    continue
+                kept = np.zeros(self.slots, UNSIGNED[size])
+                kept[slots] = np.ascontiguousarray(bits[own]).view(UNSIGNED[size])[:, 0]
+                ids = np.full(self.slots, -1)
+                ids[slots] = np.where(bits[own] != 0, origins[own], -1).max(axis=1)
+                if signed:
+                    kept = kept.view(f"int{8 * size}")
+                self.merge(number, UndefinedBits(kept.astype(self.bits_type(number)), (ids,)))
+        self.pending.clear()
+
+    def use_loaded(self, instruction: Instruction) -> None:
+        """What has been loaded is used."""
+        for _, bits, origins in self.pending:
+            self._report(np.where(bits != 0, origins, -1), instruction)
+        self.pending.clear()
+
+    # ---- registers ----
+
+    def bits_type(self, number: int) -> np.dtype:
+        kind = self.types[number]
+        return np.dtype(bool) if kind == "pred" else UNSIGNED[type_size(kind)]
+
+    def put(self, number: int, shadow: UndefinedBits | None, lanes: Lanes) -> None:
+        """Lanes have written a register; None: with bits that are all defined."""
+        if not lanes.whole:
+            shadow = self.mixed(lanes.mask, shadow, self.shadows.get(number))
+        if shadow is not None and shadow.bits.any():
+            self.shadows[number] = shadow
+        else:
+            self.shadows.pop(number, None)
+
+    def mixed(
+        self, mask: np.ndarray, new: UndefinedBits | None, old: UndefinedBits | None
+    ) -> UndefinedBits | None:
+        """The new one of these threads, the old one of all others."""
+        parts = [new and new.only(mask), old and old.only(~mask)]
+        bits = [part.bits for part in parts if part is not None]
+        return joined(self, np.bitwise_or.reduce(bits), parts) if bits else None
+
+    def merge(self, number: int, shadow: UndefinedBits) -> None:
+        """Some threads' bits of a register are undefined besides."""
+        old = self.shadows.get(number)
+        if old is not None:
+            shadow = joined(self, old.bits | shadow.bits, [old, shadow])
+        self.shadows[number] = shadow
+
+    # ---- uses ----
+
+    def use(self, number: int, mask: np.ndarray, instruction: Instruction) -> None:
+        """These threads (bool) rely on what the register holds."""
+        if number in self.shadows:
+            self.use_shadow(self.shadows[number], mask, instruction)
+
+    def use_shadow(
+        self,
+        shadow: UndefinedBits,
+        mask: np.ndarray,
+        instruction: Instruction | None,
+        staying: bool = True,
+    ) -> None:
+        """As `use`. Without `staying`, doubts that may stay in memory are left alone."""
+        used = mask & (shadow.bits != 0)
+        if used.any():
+            for origins in shadow.origins:
+                self._report(origins[used], instruction, staying)
+
+    def _report(
+        self, origins: np.ndarray, instruction: Instruction | None, staying: bool = True
+    ) -> None:
+        """Each thread's doubt is reported once."""
+        origins = np.unique(origins[origins >= 0])
+        numbers = origins // self.slots
+        for number in np.unique(numbers).tolist():
+            doubt = self.doubts[number]
+            if doubt.stays and not staying:
+                continue
+            self._report_threads(doubt, origins[numbers == number] % self.slots, instruction)
+
+    def _report_threads(self, doubt: Doubt, slots: np.ndarray, user: Instruction | None) -> None:
+        if doubt.reported is None:
+            doubt.reported = np.zeros(self.slots, bool)
+        slots = slots[~doubt.reported[slots]]
+        if not len(slots):
+            return
+        doubt.reported[slots] = True
+        if doubt.kind:
+            about = doubt.kind, doubt.instruction, doubt.message, slots
+            self.reporter.report(*about, user=user, other=doubt.other)
+        elif doubt.waiting:
+            self._settle(doubt, slots)
+
+    # ---- values of many parts ----
+
+    def fewer(self, origins: np.ndarray) -> list[np.ndarray]:
+        """Of origins, a column for each thread, MOST_ORIGINS: the earliest of each source line, and
+        then others. The rest are forgotten, since a use is found by those that are left; but
+        where a doubt is among them that may not stay in memory, they count as used."""
+        table = np.sort(origins, axis=0)
+        table[1:][table[1:] == table[:-1]] = -1
+        numbers, places = np.unique(table // self.slots, return_inverse=True)
+        if not all(self.doubts[number].stays for number in numbers.tolist() if number >= 0):
+            for one in origins[MOST_ORIGINS:]:
+                self._report(one, None)
+            return list(origins[:MOST_ORIGINS])
+        lines = np.array([self._line(number) for number in numbers.tolist()])
+        lines = lines[places.reshape(table.shape)]
+        order = np.argsort(lines, axis=0, kind="stable")
+        table, lines = (np.take_along_axis(one, order, 0) for one in (table, lines))
+        rank = np.where(table < 0, 2, 0)
+        rank[1:] += lines[1:] == lines[:-1]
+        table = np.take_along_axis(table, np.argsort(rank, axis=0, kind="stable"), 0)
+        return [one for one in table[:MOST_ORIGINS] if (one >= 0).any()]
+
+    def _line(self, number: int) -> int:
+        """A number for the kind of a doubt and its line in the source; of -1: none."""
+        if number < 0:
+            return -1
+        doubt = self.doubts[number]
+        place = doubt.kind, doubt.instruction.file, doubt.instruction.line
+        return self.lines.setdefault(place, len(self.lines))
+
+
+def joined(
+    suspicion: Suspicion, bits: np.ndarray, shadows: list[UndefinedBits | None]
+) -> UndefinedBits:
+    """Bits that come from several shadows, each from where it has any itself."""
+    parts = [shadow for shadow in shadows if shadow is not None]
+    if len(parts) == 1:
+        return UndefinedBits(bits, parts[0].origins)
+    origins: dict[int, np.ndarray] = {}
+    for part in parts:
+        for one in part.only(part.bits != 0).origins:
+            if (one >= 0).any():
+                origins[id(one)] = one
+    kept = _packed(list(origins.values()))
+    if len(kept) > MOST_ORIGINS:
+        kept = suspicion.fewer(np.where(bits != 0, kept, -1))
+    return UndefinedBits(bits, tuple(kept))
+
+
+def _packed(origins: list[np.ndarray]) -> list[np.ndarray]:
+    """The same in as few arrays: one is written where an earlier one has nothing or the same."""
+    kept: list[np.ndarray] = []
+    for one in origins:
+        for place, other in enumerate(kept):
+            if ((one < 0) | (other < 0) | (one == other)).all():
+                kept[place] = np.maximum(one, other)
+                break
+        else:
+            kept.append(one)
+    return kept

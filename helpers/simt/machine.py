@@ -13,8 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from .analysis import skipped_shared, without_volatile, written
-from .arguments import fill_variables, parameter_bytes, pointers
-from .checks import (
+from .arguments import (
     argument_names,
     check_argument,
     check_choice,
@@ -26,14 +25,17 @@ from .checks import (
     check_symbols,
     check_threads,
     check_watched,
+    fill_variables,
     launch_shape,
+    parameter_bytes,
+    pointers,
 )
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
-from .counters import Counters
 from .cuda_text import Parameter, parameter_types, signatures, variables
 from .findings import Findings
 from .geometry import Place, Shape
+from .hardware import Counters
 from .instructions import PtxKernel
 from .parse import entry_named, parse
 from .places import around, citing, own_file

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from .cuda_text import plain_name, split_items
 from .instructions import (
     CARRY,
+    DTYPES,
     Address,
     Call,
     Function,
@@ -33,9 +34,9 @@ from .instructions import (
     Variable,
     Vector,
     elements,
+    type_size,
 )
 from .places import short_name
-from .ptx_types import DTYPES, type_size
 from .refusals import FUNCTION_POINTER, of_call, of_opcode, refused
 
 # At the beginning of a line or statement; very many of them are read.

@@ -7,15 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .collectives import exchange_reader
-from .context import Context
+from .context import (
+    AddressReader,
+    Context,
+    Memory,
+    Reader,
+    address_reader,
+    exchange_reader,
+    memory_space,
+    reader,
+    wide_reader,
+)
+from .geometry import Lanes, Step
 from .hardware import ALLOCATION_ALIGN, WARP
-from .instructions import Address, Immediate, Instruction, Operand, elements
-from .lanes import Lanes, Step
+from .instructions import (
+    DTYPES,
+    UNSIGNED,
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    elements,
+    type_size,
+)
 from .memory.global_memory import PAGE_BITS
-from .memory_instructions.loads_and_stores import Memory, memory_space
-from .operands import AddressReader, Reader, address_reader, reader, wide_reader
-from .ptx_types import DTYPES, UNSIGNED, type_size
 from .trace import WatchedAccess
 
 NAMES = {

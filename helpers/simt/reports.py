@@ -15,9 +15,9 @@ from pathlib import Path, PurePath
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+import ml_dtypes
 import numpy as np
 
-from .arguments import described, statistics
 from .findings import Finding
 from .places import short_name
 from .trace import Trace
@@ -139,6 +139,37 @@ def as_json(run: KernelRun) -> str:
         ],
     }
     return json.dumps(content, indent=2)
+
+
+def is_float(dtype: np.dtype) -> bool:
+    return dtype.kind in "fc" or dtype == np.dtype(ml_dtypes.bfloat16)
+
+
+def statistics(array: np.ndarray) -> dict[str, float | int | None]:
+    """Least, largest and mean value of an output, and how many are NaN; nothing for structs and
+    raw bytes."""
+    if array.dtype.type is np.void or not array.size:
+        return {}
+    missing = np.isnan(array) if is_float(array.dtype) else np.zeros(array.shape, bool)
+    kept = array[~missing]
+    numbers = {"nan": int(missing.sum())}
+    if kept.size and array.dtype.kind != "c":
+        wide = kept.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            mean = float(wide.mean())
+        numbers |= {"min": float(wide.min()), "max": float(wide.max()), "mean": mean}
+    return numbers
+
+
+def described(name: str, array: np.ndarray) -> str:
+    """An output in one line, to see at a glance whether it is what was meant."""
+    about, head = statistics(array), f"{name}: {array.dtype}{list(array.shape)}"
+    if "min" not in about:
+        return f"{head}, all NaN" if about.get("nan") else head
+    return (
+        f"{head}, min {about['min']:.6g}, max {about['max']:.6g}, mean {about['mean']:.6g}, "
+        f"{about['nan']} NaN"
+    )
 
 
 def _finite(array: np.ndarray) -> dict:

@@ -18,17 +18,29 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .collectives import exchange_reader
-from .context import Context
+from .context import (
+    Context,
+    address_reader,
+    exchange_reader,
+    memory_space,
+    predicate_reader,
+    reader,
+)
+from .findings import UndefinedBits, joined
+from .geometry import Lanes, Step
 from .hardware import WARP
-from .instructions import Instruction, Operand, Vector, elements, registers_of
-from .lanes import Lanes, Step
+from .instructions import (
+    DTYPES,
+    PAIRS,
+    UNSIGNED,
+    Instruction,
+    Operand,
+    Vector,
+    elements,
+    registers_of,
+)
 from .memory.access import LOCAL_END, SHARED_WINDOW
-from .memory_instructions.loads_and_stores import memory_space
-from .operands import address_reader, predicate_reader, reader
 from .operations import PtxOperation, find_operation
-from .ptx_types import DTYPES, PAIRS, UNSIGNED
-from .suspicion import UndefinedBits, joined
 
 Written = list[tuple[int, UndefinedBits | None]]  # registers, and what becomes undefined in each
 Rule = Callable[[Lanes], Written]

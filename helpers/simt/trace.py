@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .counters import NSIGHT_METRICS, OF_PTX, SHARED_METRICS, Counters, Standing
 from .findings import Findings
 from .geometry import Batch, Place, Shape, unravel
-from .hardware import SECTOR, WARP
+from .hardware import NSIGHT_METRICS, OF_PTX, SECTOR, SHARED_METRICS, WARP, Counters, Standing
 from .instructions import Instruction
 from .places import lines_of, own_file
 

@@ -1,6 +1,9 @@
-"""A number and what it counts, in words."""
+"""A number and what it counts, in words; numbers from the words of a command line."""
 
 from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
 
 
 def counted(number: int, what: str) -> str:
@@ -24,3 +27,24 @@ def duration(seconds: float) -> str:
         if seconds < most:
             return f"{seconds / size:.0f} {unit}"
     return counted(round(seconds / 86400), "day")
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """The type of an option that is an integer from `lowest` up."""
+
+    def integer(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
+        if value < lowest:
+            raise argparse.ArgumentTypeError(f"{value} is below {lowest}")
+        return value
+
+    return integer
+
+
+def rows_x_cols(text: str) -> tuple[int, int]:
+    """The type of an option ROWSxCOLS."""
+    rows, cols = map(at_least(1), text.split("x"))
+    return rows, cols

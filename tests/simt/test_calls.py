@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import KernelText, Trace, UnsupportedPTX, simulate
-from helpers.simt.calls import MOST_NESTED
+from helpers.simt.scheduler import MOST_NESTED
 
 FILE = '#line 1 "kernels/x.cu"\n'
 THREADS = 64

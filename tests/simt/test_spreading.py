@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from helpers.simt import machine, simulate
-from helpers.simt.instructions import Instruction
+from helpers.simt.instructions import DTYPES, UNSIGNED, Instruction
 from helpers.simt.operations import find_operation
-from helpers.simt.ptx_types import DTYPES, UNSIGNED
 from helpers.simt.spreading import spreader
 
 COUNT, TRIES = 400, 24

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.simt import Trace, compile_ptx, simulate
 from helpers.simt.analysis import unrolled_loops
-from helpers.simt.counters import Standing
+from helpers.simt.hardware import Standing
 from helpers.simt.parse import parse
 
 PARAMETERS = "const float* x, float* y, int n"

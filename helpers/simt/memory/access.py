@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..counters import Counters
-from ..hardware import MAX_CLUSTER, SECTOR, WARP
-from ..instructions import Instruction
-from ..ptx_types import UNSIGNED
-from ..suspicion import Suspicion
+from ..findings import Suspicion
+from ..hardware import MAX_CLUSTER, SECTOR, WARP, Counters
+from ..instructions import UNSIGNED, Instruction
 
 # Addresses within the shared memory of the own block start at 0, those of rank r of the cluster
 # at (r + 1) * SHARED_STEP; addresses of local memory start at 0 in every thread. Generic addresses

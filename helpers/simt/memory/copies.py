@@ -14,15 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..geometry import Batch
+from ..geometry import Batch, Lanes
 from ..hardware import WARP
 from ..instructions import Instruction
-from ..lanes import Lanes
 from .access import Access
-from .global_races import GlobalRaces
+from .global_memory import GlobalRaces
 from .races import THREAD
-from .shared import SharedMemory
-from .shared_races import FREE, MBARRIER, WRITTEN
+from .shared import FREE, MBARRIER, WRITTEN, SharedMemory
 
 
 @dataclass

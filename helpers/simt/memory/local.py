@@ -1,4 +1,5 @@
-"""Local memory: what each thread keeps for itself and registers cannot hold.
+"""Local memory: what each thread keeps for itself and registers cannot hold; and generic addresses,
+with a window for shared memory, one for local memory, and all others global.
 
 Arrays that are indexed at run time, and the arguments of function calls. The hardware interleaves
 the threads of a warp word by word, so that a warp whose lanes all access the same word of theirs
@@ -7,15 +8,26 @@ touches one contiguous piece of 128 bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from ..geometry import Batch
+from ..findings import Suspicion
+from ..geometry import Batch, Lanes
 from ..hardware import WARP, WORD
-from ..instructions import Variable
-from ..lanes import Lanes
-from ..ptx_types import UNSIGNED
-from ..suspicion import Suspicion
-from .access import Access, Definedness, all_ones, distinct_per_warp
+from ..instructions import UNSIGNED, Variable
+from .access import (
+    LOCAL_END,
+    LOCAL_WINDOW,
+    SHARED_END,
+    SHARED_WINDOW,
+    Access,
+    Definedness,
+    all_ones,
+    distinct_per_warp,
+)
+from .global_memory import GlobalMemory
+from .shared import SharedMemory
 
 
 class LocalMemory:
@@ -108,3 +120,56 @@ class LocalMemory:
             sectors = sectors if stand_in is None else sectors[stand_in]
             total += distinct_per_warp(sectors) - lanes.idle_warps
         return total
+
+
+# ---- generic addresses ---------------------------------------------------------------------------
+
+
+class GenericMemory:
+    """Hands each lane's address to the memory that it is in."""
+
+    def __init__(self, memory: GlobalMemory, shared: SharedMemory, local: LocalMemory):
+        self.global_memory = memory
+        self.windows = (
+            (SHARED_WINDOW, SHARED_END, shared),
+            (LOCAL_WINDOW, LOCAL_END, local),
+        )
+
+    def parts(self, addresses: np.ndarray, lanes: Lanes):
+        """Yields (memory, first address of its window, lanes whose addresses are there)."""
+        if addresses.min() >= self.windows[-1][1]:
+            yield self.global_memory, 0, lanes
+            return
+        for memory, low, inside in self.split(addresses):
+            if (lanes.mask & inside).any():
+                yield memory, low, Lanes(lanes.mask & inside)
+
+    def split(
+        self, addresses: np.ndarray
+    ) -> Iterator[tuple[GlobalMemory | SharedMemory | LocalMemory, int, np.ndarray]]:
+        """Yields (memory, first address of its window, which addresses are there)."""
+        outside = np.ones(len(addresses), bool)
+        for low, high, memory in self.windows:
+            inside = (addresses >= low) & (addresses < high)
+            outside &= ~inside
+            if inside.any():
+                yield memory, low, inside
+        if outside.any():
+            yield self.global_memory, 0, outside
+
+    def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
+        result = None
+        for memory, low, chosen in self.parts(addresses, lanes):
+            values = memory.load(chosen.with_stand_ins(addresses) - low, access, chosen)
+            if result is None:
+                result = values
+            else:
+                pairs = zip(values, result, strict=True)
+                result = [np.where(chosen.mask, new, old) for new, old in pairs]
+        return result
+
+    def store(self, addresses, values, access: Access, lanes: Lanes) -> None:
+        for memory, low, chosen in self.parts(addresses, lanes):
+            wide = [np.broadcast_to(value, addresses.shape) for value in values]
+            kept = [chosen.with_stand_ins(value) for value in wide]
+            memory.store(chosen.with_stand_ins(addresses) - low, kept, access, chosen)

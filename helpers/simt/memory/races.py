@@ -23,9 +23,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ..analysis import alike, constant_stores, used_atomics
+from ..findings import Suspicion
 from ..geometry import Batch
 from ..instructions import Instruction, PtxKernel
-from ..suspicion import Suspicion
 from .access import Access
 from .causality import Causality
 

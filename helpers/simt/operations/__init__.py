@@ -2,14 +2,12 @@
 
 Lowest first; each imports from those above it in this list alone.
 
-    base         the table of opcodes
-    rounding     floats rounded up, down, to odd; subnormals flushed
-    compare      setp, set, selp, slct
-    convert      mov, cvta, cvt
-    floats       arithmetic of fp32 and fp64
-    integer      arithmetic of integers, logic, shifts, fields
-    sixteen_bit  arithmetic of fp16 and bf16
-    eight_bit    conversions of 8-bit floats
+    base          the table of opcodes
+    rounding      floats rounded up, down, to odd; subnormals flushed
+    convert       mov, cvta, cvt; setp, set, selp, slct
+    floats        arithmetic of fp32 and fp64
+    integer       arithmetic of integers, logic, shifts, fields
+    small_floats  arithmetic of fp16 and bf16, conversions of 8-bit floats
 
 To add an opcode, write a function of arrays and decorate it with `@form`, which says what may be
 written behind the opcode and how the bits of the sources are read. Sources arrive as arrays of
@@ -22,9 +20,9 @@ looks at a result after rounding (the hardware before), and max or min of +0 and
 either. All else is exact: fp64 and 16-bit fused multiply-adds round once.
 """
 
-from . import compare, convert, eight_bit, floats, integer, sixteen_bit  # fill the table
+from . import convert, floats, integer, small_floats  # fill the table
 from .base import OPCODES, PtxOperation, find_operation
-from .compare import COMPARISONS
+from .convert import COMPARISONS
 from .rounding import flush
 
 __all__ = [
@@ -34,4 +32,4 @@ __all__ = [
     "find_operation",
     "flush",
 ]
-__all__ += ["compare", "convert", "eight_bit", "floats", "integer", "sixteen_bit"]
+__all__ += ["convert", "floats", "integer", "small_floats"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..ptx_types import DTYPES
+from ..instructions import DTYPES
 from .base import form
 from .rounding import split
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..context import Context
-from ..counters import Counters
-from ..hardware import BULK_ALIGN, MAX_CLUSTER, SECTOR
-from ..instructions import Address, Instruction, Operand, Register, elements, unknown
-from ..lanes import Lanes, Step
-from ..memory.access import Access
-from ..memory.copies import Copy, CopyOut, MBarrier
-from ..memory.shared_races import READ
-from ..operands import AddressReader, Reader, Writer, address_reader, reader, wide_reader, writer
-from ..ptx_types import type_size
-from .loads_and_stores import names_shared, shared_reader
+from .context import (
+    AddressReader,
+    Context,
+    Reader,
+    Writer,
+    address_reader,
+    names_shared,
+    reader,
+    shared_reader,
+    wide_reader,
+    writer,
+)
+from .geometry import Lanes, Step
+from .hardware import BULK_ALIGN, MAX_CLUSTER, SECTOR, Counters
+from .instructions import Address, Instruction, Operand, Register, elements, type_size, unknown
+from .memory.access import Access
+from .memory.copies import Copy, CopyOut, MBarrier
+from .memory.shared import READ
 
 BULK = {"shared_cluster", "shared_cta", "global", "mbarrier_complete_tx_bytes", "bulk_group"}
 BULK |= {"L2_cache_hint", "multicast_cluster"}
@@ -143,7 +150,7 @@ def _arrive_after_copies(context: Context, instruction: Instruction) -> Step:
     return arrive
 
 
-def translate_store(context: Context, instruction: Instruction) -> Step:
+def translate_async_store(context: Context, instruction: Instruction) -> Step:
     """st.async: a store into the shared memory of the cluster that an mbarrier counts."""
     target, values, bar = instruction.operands
     kind = instruction.modifiers[-1]
