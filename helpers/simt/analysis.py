@@ -330,7 +330,7 @@ def without_volatile(kernel: PtxKernel) -> PtxKernel:
         replace(one, modifiers=tuple(ORDINARY if m == "volatile" else m for m in one.modifiers))
         for one in kernel.instructions
     ]
-    return replace(kernel, instructions=instructions, spare=[])
+    return replace(kernel, instructions=instructions)
 
 
 @once

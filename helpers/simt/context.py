@@ -93,11 +93,7 @@ class Context:
         self.parted = dict.fromkeys(unrolled_loops(kernel), 0)
         self.more: Counter[tuple[str, int]] = Counter()
         self.uncounted = Counters()  # of accesses that the hardware serves in other ways
-        # Arithmetic knows nothing of a launch but its registers: a later one goes on with both.
-        try:
-            self.registers, self.arithmetic = kernel.spare.pop()
-        except IndexError:
-            self.registers, self.arithmetic = [], {}
+        self.registers: list[np.ndarray] = []
         self.index = {name: number for number, name in enumerate(kernel.registers)}
         self.normal = never_subnormal(kernel)
         self.steering = steering(kernel)
@@ -144,11 +140,6 @@ class Context:
                 self.index[name],
                 np.flatnonzero(batch.alive),
             )
-
-    def end_launch(self) -> None:
-        """Leave the registers to a later launch of the same kernel."""
-        self.registers.clear()
-        self.kernel.spare.append((self.registers, self.arithmetic))
 
     def end_batch(self) -> None:
         """Report what the end of the batch shows."""

@@ -117,13 +117,6 @@ def unravel(number, sizes: Place) -> tuple:
     return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])
 
 
-SPECIALS = {f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")}
-SPECIALS |= {*"%laneid %warpid %nwarpid %gridid %smid %nsmid".split()}
-SPECIALS |= {*"%cluster_ctarank %cluster_nctarank %is_explicit_cluster".split()}
-for _name in "tid ctaid ntid nctaid clusterid nclusterid cluster_ctaid cluster_nctaid".split():
-    SPECIALS |= {f"%{_name}.{axis}" for axis in "xyz"}
-
-
 class SpecialRegisters:
     """The registers that differ from thread to thread or tell of the launch, all as uint32: made
     for a batch when they are read."""
@@ -137,7 +130,10 @@ class SpecialRegisters:
         self.values: dict[str, np.ndarray] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in SPECIALS or name in self.same
+        try:
+            return bool(len(self.read(name)))
+        except (KeyError, ValueError):
+            return False
 
     def read(self, name: str) -> np.ndarray:
         """An element for each slot, or one where the value is the same in all."""

@@ -14,7 +14,6 @@ from .places import ShownShort
 
 HALVES = ("f16", "bf16")
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "u16x2": "u16", "s16x2": "s16"}
-EIGHTS = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}  # in registers of 16 bits
 UNSIGNED = {size: np.dtype(f"uint{8 * size}") for size in (1, 2, 4, 8)}
 DTYPES = {
     "pred": np.dtype(bool),
@@ -215,8 +214,6 @@ class PtxKernel:
     framed: dict[str, tuple[str, int]] = field(default_factory=dict)  # (frame, offset) of locals
     cluster: tuple[int, int, int] = (1, 1, 1)
     most_threads: int = MAX_THREADS  # of a block, by __launch_bounds__
-    # Of launches that are over: lists of registers, each with the steps that read and write them.
-    spare: list[tuple[list, dict]] = field(default_factory=list)
 
     def targets(self, one: Instruction) -> list[int]:
         """The instructions that a branch may go to. Raises `UnsupportedPTX` for a label that is not

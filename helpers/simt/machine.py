@@ -178,7 +178,6 @@ def simulate(
                 _run(context, instruction_limit, cooperative, progress and told)
             if not cooperative:
                 _explain_grid_barriers(context, kernel)
-            context.end_launch()
             if loads or not context.suspicion.asked:
                 return context
             # Threads store what others may only have loaded to throw away: once more, to see.

@@ -55,11 +55,6 @@ RETURN = re.compile(r"(@!?[\w$%]+\s+)?ret\b")
 GUARD = re.compile(r"@(!?)([\w$%]+)\s+")
 NAME = re.compile(r"(?<![\w$%.])[\w$%]+")
 INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?$")
-SPECIALS = re.compile(
-    r"%(tid|ntid|ctaid|nctaid)\.[xyz]|%(laneid|warpid|nwarpid|gridid|smid|nsmid"
-    r"|lanemask_(eq|le|lt|ge|gt)|clock|clock64|globaltimer|dynamic_smem_size|total_smem_size"
-    r"|envreg\d+|n?clusterid\.[xyz]|cluster_\w+(\.[xyz])?|is_explicit_cluster|pm\d+)$"
-)
 
 
 class Module(NamedTuple):
@@ -576,7 +571,7 @@ def _parse_operand(text: str, kernel: PtxKernel) -> Operand:
         return Negated(Register(text[1:]))
     if text == "_":
         return Register(text)
-    if SPECIALS.match(text):
+    if text.startswith("%") and not text.startswith("%scope"):
         return Special(text)
     if re.match(r"0[fF][0-9a-fA-F]{8}$", text):
         return Immediate(int(text[2:], 16), 32)

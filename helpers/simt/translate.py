@@ -93,16 +93,6 @@ def _guarded(context: Context, instruction: Instruction, step: Step) -> Step:
     return guarded
 
 
-def _arithmetic(context: Context, instruction: Instruction) -> Step:
-    """One that was made for an earlier launch if it only knows registers and numbers."""
-    known = context.arithmetic.get(instruction.number)
-    if known is None:
-        known = _calculate(context, instruction)
-        if all(isinstance(one, (Register, Immediate)) for one in instruction.operands):
-            context.arithmetic[instruction.number] = known
-    return known
-
-
 def _division(context: Context, instruction: Instruction) -> Step:
     """div and rem; of integers, a diagnostic for the threads that divide by zero."""
     step, divisor = _arithmetic(context, instruction), instruction.operands[-1]
@@ -125,7 +115,7 @@ def _division(context: Context, instruction: Instruction) -> Step:
     return divide
 
 
-def _calculate(context: Context, instruction: Instruction) -> Step:
+def _arithmetic(context: Context, instruction: Instruction) -> Step:
     operation = find_operation(instruction.opcode, instruction.modifiers)
     operands = instruction.operands
     targets = len(operands) - len(operation.sources)

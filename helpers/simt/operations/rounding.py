@@ -1,17 +1,18 @@
 """Rounding, once and in PTX's directions, and the numbers between types.
 
-An f16 array is numpy's float16. numpy has no bf16, so a bf16 array holds its bits as uint16; they
-are the upper half of an fp32 number.
+An f16 array is numpy's float16. A bf16 array holds its bits as uint16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import ml_dtypes
 import numpy as np
 
 TINY = np.float32(2.0**-126)  # the smallest normal fp32
 SMALLEST = {"f16": np.float32(2.0**-14), "bf16": TINY}  # likewise
+NARROW = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 NOT_A_NUMBER = 0x7FFF  # what the hardware gives for any NaN, in both 16-bit types
 
 
@@ -49,41 +50,18 @@ def rounded_sum(
 
 def widen(values: np.ndarray, kind: str) -> np.ndarray:
     """16-bit floats to float32, exactly."""
-    if kind == "f16":
-        return values.astype(np.float32)
-    return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values.view(NARROW[kind]).astype(np.float32)
 
 
 def narrow(values: np.ndarray, kind: str, rounding: str = "rn") -> np.ndarray:
     """float32 or float64 to 16-bit floats, in one of PTX's directions: rn, rz, rm, rp."""
-    if kind == "f16":
-        bits = round_to(values, np.float16, rounding).view(np.uint16)
-    else:
-        bits = _upper_half(values, rounding)
+    if kind == "bf16" and values.dtype == np.float64:  # ml_dtypes would round twice
+        nearest = values.astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            values = to_odd(nearest, np.where(np.isinf(values), 0, values - nearest))
+    bits = round_to(values, NARROW[kind], rounding).view(np.uint16)
     bits = np.where(np.isnan(values), np.uint16(NOT_A_NUMBER), bits)
     return bits.view(np.float16) if kind == "f16" else bits
-
-
-def _upper_half(values: np.ndarray, rounding: str) -> np.ndarray:
-    """The bits of bf16: add to those of fp32 what makes a carry where rounding goes up."""
-    single = values if values.dtype == np.float32 else _single_rounded_to_odd(values)
-    bits = single.view(np.uint32)
-    negative = bits >> np.uint32(31)
-    up = {
-        "rn": np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)),
-        "rz": np.uint32(0),
-        "rm": negative * np.uint32(0xFFFF),
-        "rp": (negative ^ np.uint32(1)) * np.uint32(0xFFFF),
-    }[rounding]
-    return ((bits + up) >> np.uint32(16)).astype(np.uint16)
-
-
-def _single_rounded_to_odd(exact: np.ndarray) -> np.ndarray:
-    nearest = exact.astype(np.float32)
-    back = nearest.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        rest = np.where(np.isinf(exact), 0, exact - back)
-    return to_odd(nearest, rest)
 
 
 def to_odd(values: np.ndarray, rest: np.ndarray) -> np.ndarray:
