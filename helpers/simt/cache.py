@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 LIMIT = 512 << 20  # bytes of all entries
 KEPT = 3 / 4  # of them, once they were too many
@@ -154,19 +153,17 @@ def _remove(path: str) -> None:
 # ---- what a kernel depends on -------------------------------------------------------------------
 
 
-SETTLED = 2_000_000_000  # nanoseconds
 WORD = re.compile(r"include(?:_next)?\b")
 NAME = re.compile(r'(?:\s|/\*(?:[^*]|\*(?!/))*\*/)*(?:<([^>\n]+)>|"([^"\n]+)")')
 COMPUTED = ""  # a name that the preprocessor alone knows
-# What headers of CUDA may ask for outside of CUDA.
-HOST_HEADERS = sorted(os.listdir(Path(__file__).with_name("headers")))
+OWN = Path(__file__).with_name("headers")  # what headers of CUDA may ask for outside of CUDA
+HOST_HEADERS = sorted(os.listdir(OWN))
 
 
-class HeaderState(NamedTuple):
-    """What counts of a header."""
-
-    hash: str
-    asks_for: tuple[str, ...]
+@functools.lru_cache(maxsize=1)
+def own_headers() -> bytes:
+    """A hash of them, which stay as they are in a process."""
+    return hashlib.sha256(b"\n".join((OWN / name).read_bytes() for name in HOST_HEADERS)).digest()
 
 
 def state(code: str, named: Sequence[str], folders: Sequence[str]) -> str | None:
@@ -174,27 +171,32 @@ def state(code: str, named: Sequence[str], folders: Sequence[str]) -> str | None
     working directory, which comes first, and the folders that are searched before those of CUDA.
     None if the preprocessor alone knows what is asked for, or a file cannot be read.
     """
-    digest = hashlib.sha256()
-    found: dict[str | None, str] = {None: "none"}  # by file
+    digest, met = hashlib.sha256(own_headers()), set()
+    folders = [folder for folder in folders if folder != OWN.as_posix()]
     names = (*named, *asked_for(code))
     waiting = [(folders[0], (*names, *HOST_HEADERS) if names else ())]
     for home, names in waiting:
         if COMPUTED in names:
             return None
         for name in names:
-            for folder in (home, *folders):
-                place = _place(os.path.join(folder, name))
-                if place not in found:
-                    one = header_state(place)
-                    if one is None:
+            digest.update(f"\n{name}".encode())
+            for path in (os.path.join(folder, name) for folder in (home, *folders)):
+                content = b""
+                if os.path.isfile(path):
+                    inside = os.path.realpath(os.path.dirname(path))
+                    try:
+                        content = Path(path).read_bytes()
+                    except OSError:
                         return None
-                    found[place] = f"{len(found)} {one.hash}"
-                    waiting.append((os.path.dirname(place), one.asks_for))
-                digest.update(f"{found[place]} ".encode())
-            digest.update(f"{name}\n".encode())
+                    if (inside, os.path.basename(path)) not in met:
+                        met.add((inside, os.path.basename(path)))
+                        waiting.append((inside, asked_for(content.decode(errors="replace"))))
+                    content += b" is there"
+                digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()
 
 
+@functools.lru_cache(maxsize=256)
 def asked_for(text: str) -> tuple[str, ...]:
     """The names of files that a text includes or asks for, COMPUTED for some; a few more do not
     matter."""
@@ -209,29 +211,3 @@ def asked_for(text: str) -> tuple[str, ...]:
             name = NAME.match(whole, stop + bracket)
             names[name[1] or name[2] if name else COMPUTED] = None
     return tuple(names)
-
-
-def _place(path: str) -> str | None:
-    """The file of this path, in a folder without links and dots; None if there is none."""
-    if not os.path.isfile(path):
-        return None
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
-
-
-def header_state(path: str) -> HeaderState | None:
-    """None if it cannot be read."""
-    try:
-        status = os.stat(path)
-        if time.time_ns() - status.st_mtime_ns < SETTLED:  # it may change and keep its time
-            return _read.__wrapped__(path)
-        return _read(path, status.st_mtime_ns, status.st_size, status.st_ino)
-    except OSError:
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _read(path: str, *_changed: int) -> HeaderState:
-    content = Path(path).read_bytes()
-    asks = asked_for(content.decode(errors="replace"))
-    return HeaderState(hashlib.sha256(content).hexdigest(), asks)
