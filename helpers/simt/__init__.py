@@ -47,9 +47,9 @@ What it indexes is a copy: arguments.parameter_bytes has GlobalMemory.allocate m
 array, and write_back brings back what was stored.
 
 Requests, sectors, wavefronts and bank conflicts of global and shared memory are those of an H200.
-Of a loop that lanes of a warp leave one after another and that ptxas may unroll, a report says how
-many requests more there may be (Trace.more), and of each counter whether it is exact
-(Trace.standing). Results agree to a few ulp.
+Of a loop that lanes of a warp leave one after another, a report says how many requests more there
+may be if ptxas unrolls it (Trace.more), and of each counter whether it is exact (Trace.standing).
+Results agree to a few ulp.
 
 An undefined value that a load gives (unwritten or racing bytes, a shuffle from a lane that is
 not there) is a finding when it is used: stored where others see it, as an address, or to decide a

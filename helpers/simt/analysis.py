@@ -1,14 +1,13 @@
 """What can be known of a kernel before it runs: its registers, what it stores, loops that wait for
-another thread, and loops that the assembler may unroll.
+another thread, and loops that lanes may leave one after another.
 
 Threads in a loop that waits must let others run, or the loop would never end.
 
 ptxas makes four rounds of an unrolled loop one, with two and one for what is left. A lane with four
 rounds left runs them at once; lanes with three or fewer wait, and run two and one of their own. So
 a warp whose lanes have three and four rounds left makes seven rounds of requests, not four. What
-ptxas unrolls is written nowhere. The rules here are what disassembled code showed (CUDA 13, sm_90),
-so a loop that is unrolled is never missed in tests/hardware/ragged_loops.cu; of a warp that leaves
-such a loop in parts, each load or store of it makes at most `MORE` requests more.
+ptxas unrolls is written nowhere, so any loop may be: of a warp that leaves it in parts, each load
+or store of it makes at most `MORE` requests more.
 """
 
 from __future__ import annotations
@@ -411,45 +410,26 @@ def _reads_what_others_store(instruction: Instruction) -> bool:
     )
 
 
-# ---- loops that may be unrolled -----------------------------------------------------------------
+# ---- loops that lanes may leave one after another ------------------------------------------------
 
 
-NEVER = 61  # instructions of PTX of a loop that surely is not unrolled
 MORE = 3  # rounds: fours, a two and a one, of which the longest lane needs the fours alone
 SHORT = 20  # instructions of PTX behind a branch that may be predicated
 MEMORY = ("ld", "st")
-# What ptxas leaves alone in a loop, or makes branches of.
-KEPT = frozenset("atom red shfl vote match redux bar barrier call membar fence cp div rem".split())
-BRANCHING = frozenset(("sqrt", "rcp"))  # with "rn": a slow path for subnormals
 
 
 @once
-def unrolled_loops(kernel: PtxKernel) -> dict[int, range]:
-    """The loops that may be unrolled: by the number of the branch that ends them, the numbers of
-    their instructions."""
+def ragged_loops(kernel: PtxKernel) -> dict[int, range]:
+    """By the number of the branch that decides whether a loop goes on, the numbers of the loop's
+    instructions."""
     found = {}
     for branch, start in _branches(kernel):
-        if start > branch.number or start in kernel.as_written:
-            continue
-        body = kernel.instructions[start : branch.number]
-        decides = branch
-        if not branch.guard and body and body[-1].opcode == "bra":
-            decides = body.pop()  # a jump out of the loop stands before the jump back
-        if _may_be_unrolled(kernel, body, range(start, decides.number)):
-            found[decides.number] = range(start, decides.number)
+        decides = branch.number
+        if not branch.guard and kernel.instructions[decides - 1].opcode == "bra":
+            decides -= 1  # a jump out of the loop stands before the jump back
+        if start <= decides:
+            found[decides] = range(start, decides)
     return found
-
-
-def _may_be_unrolled(kernel: PtxKernel, body: list[Instruction], loop: range) -> bool:
-    if len(body) >= NEVER or any(_is_kept(one) for one in body):
-        return False
-    if not any(one.opcode in MEMORY for one in body):
-        return False  # nothing that is counted
-    targets = {one.number: target for one, target in _branches(kernel)}
-    for one in body:
-        if one.opcode in JUMPS and not one.number < targets.get(one.number, -1) <= loop.stop:
-            return False  # a loop around another, or one with a second way out
-    return _steps(body)
 
 
 @once
@@ -466,18 +446,3 @@ def skipped_shared(kernel: PtxKernel) -> frozenset[tuple[str, int]]:
                 if one.opcode in MEMORY and "shared" in one.modifiers
             }
     return frozenset(found)
-
-
-def _is_kept(one: Instruction) -> bool:
-    return one.opcode in KEPT or one.opcode in BRANCHING and "rn" in one.modifiers
-
-
-def _steps(body: list[Instruction]) -> bool:
-    """Whether anything is counted by a constant."""
-    return any(
-        one.opcode in ("add", "sub")
-        and one.operands[0] == one.operands[1]
-        and isinstance(one.operands[2], Immediate)
-        for one in body
-        if len(one.operands) == 3
-    )

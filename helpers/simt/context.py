@@ -21,9 +21,9 @@ from .analysis import (
     hands_over,
     never_subnormal,
     polling_loops,
+    ragged_loops,
     shared_variables,
     steering,
-    unrolled_loops,
     unset,
 )
 from .findings import Findings, Reporter, Suspicion
@@ -88,9 +88,9 @@ class Context:
         self.parameters = b""  # the kernel's parameter space
         places = dict.fromkeys((one.file, one.line) for one in kernel.instructions)
         self.lines = {place: Counters() for place in places}
-        # Of loops that may be unrolled, how often lanes of a warp parted at their end; of lines,
+        # Of loops, how often lanes of a warp parted at their end; of lines,
         # how many requests more there may be for it.
-        self.parted = dict.fromkeys(unrolled_loops(kernel), 0)
+        self.parted = dict.fromkeys(ragged_loops(kernel), 0)
         self.more: Counter[tuple[str, int]] = Counter()
         self.uncounted = Counters()  # of accesses that the hardware serves in other ways
         self.registers: list[np.ndarray] = []

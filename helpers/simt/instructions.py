@@ -203,7 +203,6 @@ class PtxKernel:
     registers: dict[str, str] = field(default_factory=dict)  # name -> type, e.g. "%r5" -> "b32"
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index of an instruction
-    as_written: set[int] = field(default_factory=set)  # first instructions of loops: no unrolling
     tables: dict[str, list[str]] = field(default_factory=dict)  # of switches: labels by case
     shared: list[Variable] = field(default_factory=list)  # those that the kernel names
     module: list[Variable] = field(default_factory=list)  # likewise: __device__, __constant__

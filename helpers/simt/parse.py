@@ -500,8 +500,6 @@ def _parse_declaration(text: str, kernel: PtxKernel, file: str, line: int) -> No
         kernel.registers.update(dict.fromkeys(_register_names(text), match[1]))
         return
     if text.startswith(".pragma"):
-        if "nounroll" in text:
-            kernel.as_written.add(len(kernel.instructions))
         return
     if re.match(r"\.shared\b", text):
         kernel.shared.append(_parse_variable(text))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .analysis import MEMORY, MORE, Poll, unrolled_loops
+from .analysis import MEMORY, MORE, Poll, ragged_loops
 from .barriers import OPCODES, Barriers
 from .context import (
     FUNCTION_STEP,
@@ -534,7 +534,7 @@ class Scheduler:
         for block, warps in zip(self.blocks, self.executed, strict=True):
             for instruction in context.kernel.instructions[block.first : block.first + block.size]:
                 context.tally_of(instruction).warp_instructions += warps
-        for branch, numbers in unrolled_loops(context.kernel).items():
+        for branch, numbers in ragged_loops(context.kernel).items():
             for instruction in context.kernel.instructions[numbers.start : numbers.stop]:
                 if instruction.opcode in MEMORY and not {"local", "param"} & {
                     *instruction.modifiers

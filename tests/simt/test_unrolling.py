@@ -1,14 +1,11 @@
-"""Which loops ptxas may unroll, and what a report says of their counters."""
+"""What a report says of the counters of loops that ptxas may unroll."""
 
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
-from helpers.simt import Trace, compile_ptx, simulate
-from helpers.simt.analysis import unrolled_loops
+from helpers.simt import Trace, simulate
 from helpers.simt.hardware import Standing
-from helpers.simt.parse import parse
 
 PARAMETERS = "const float* x, float* y, int n"
 
@@ -21,25 +18,6 @@ def kernel(body: str, parameters: str = PARAMETERS) -> str:
 
 
 LOOP = "for (int i = t; i < n; i += 32)"
-# More are in tests/hardware/ragged_loops.cu.
-CASES = {
-    "sum": (f"{LOOP} sum += x[i];", 1),
-    "counted down": ("for (int i = n - t; i > 0; i -= 32) sum += x[i];", 1),
-    "an atomic": (f"{LOOP} atomicAdd(y + i, x[i]);", 0),
-    "a division": (f"{LOOP} sum += 1.0f / x[i];", 0),
-    "a second way out": (f"{LOOP} {{ if (x[i] > 50.0f) break; sum += x[i + n]; }}", 0),
-    "a loop around another": (
-        f"{LOOP}\n#pragma unroll 1\nfor (int j = 0; j < n; j += 3) sum += x[i + j];",
-        0,
-    ),
-    "up to and with the end": ("for (int i = t; i <= n; i += 32) sum += x[i];", 1),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_which_loops_may_be_unrolled(name: str) -> None:
-    body, expected = CASES[name]
-    assert len(unrolled_loops(parse(compile_ptx(kernel(body)), "k"))) == expected
 
 
 def run(body: str, n: int) -> Trace:
