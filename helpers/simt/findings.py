@@ -117,7 +117,7 @@ class Reporter:
 # ---- undefined values ----------------------------------------------------------------------------
 
 
-MOST_ORIGINS = 8  # of one value; of what it is made of beyond that some is forgotten
+MOST_ORIGINS = 8  # of one value, but for one of each further line
 
 
 @dataclass(eq=False)
@@ -176,6 +176,7 @@ class Suspicion:
         self.shadows: dict[int, UndefinedBits] = {}  # by the number of the register
         self.doubts: list[Doubt] = []
         self.lines: dict[tuple[str, str, int], int] = {}  # of doubts, numbered
+        self.line_of = np.zeros(0, np.int64)  # by doubt
         self.pending: list[Pending] = []
         self.storing: list[UndefinedBits | None] | None = (
             None  # beside the elements that are stored now
@@ -252,6 +253,9 @@ class Suspicion:
 
     def _new(self, kind, instruction, message, slots, stays, other=None) -> np.ndarray:
         self.doubts.append(Doubt(kind, instruction, message, stays, other))
+        place = kind, instruction.file, instruction.line
+        line = self.lines.setdefault(place, len(self.lines))
+        self.line_of = np.append(self.line_of, line)
         return ((len(self.doubts) - 1) * self.slots + slots.astype(np.int64))[:, None]
 
     def _track(self) -> None:
@@ -283,8 +287,12 @@ class Suspicion:
     def use_loaded(self, instruction: Instruction) -> None:
         """What has been loaded is used."""
         for _, bits, origins in self.pending:
-            self._report(np.where(bits != 0, origins, -1), instruction)
+            self.report(np.where(bits != 0, origins, -1), instruction)
         self.pending.clear()
+
+    def lines_of(self, origins: np.ndarray) -> np.ndarray:
+        """A number for the kind and the source line of each doubt; of -1: -1."""
+        return np.where(origins < 0, -1, self.line_of[origins // self.slots])
 
     # ---- registers ----
 
@@ -334,9 +342,9 @@ class Suspicion:
         used = mask & (shadow.bits != 0)
         if used.any():
             for origins in shadow.origins:
-                self._report(origins[used], instruction, staying)
+                self.report(origins[used], instruction, staying)
 
-    def _report(
+    def report(
         self, origins: np.ndarray, instruction: Instruction | None, staying: bool = True
     ) -> None:
         """Each thread's doubt is reported once."""
@@ -361,63 +369,27 @@ class Suspicion:
         elif doubt.waiting:
             self._settle(doubt, slots)
 
-    # ---- values of many parts ----
-
-    def fewer(self, origins: np.ndarray) -> list[np.ndarray]:
-        """Of origins, a column for each thread, MOST_ORIGINS: the earliest of each source line, and
-        then others. The rest are forgotten, since a use is found by those that are left; but
-        where a doubt is among them that may not stay in memory, they count as used."""
-        table = np.sort(origins, axis=0)
-        table[1:][table[1:] == table[:-1]] = -1
-        numbers, places = np.unique(table // self.slots, return_inverse=True)
-        if not all(self.doubts[number].stays for number in numbers.tolist() if number >= 0):
-            for one in origins[MOST_ORIGINS:]:
-                self._report(one, None)
-            return list(origins[:MOST_ORIGINS])
-        lines = np.array([self._line(number) for number in numbers.tolist()])
-        lines = lines[places.reshape(table.shape)]
-        order = np.argsort(lines, axis=0, kind="stable")
-        table, lines = (np.take_along_axis(one, order, 0) for one in (table, lines))
-        rank = np.where(table < 0, 2, 0)
-        rank[1:] += lines[1:] == lines[:-1]
-        table = np.take_along_axis(table, np.argsort(rank, axis=0, kind="stable"), 0)
-        return [one for one in table[:MOST_ORIGINS] if (one >= 0).any()]
-
-    def _line(self, number: int) -> int:
-        """A number for the kind of a doubt and its line in the source; of -1: none."""
-        if number < 0:
-            return -1
-        doubt = self.doubts[number]
-        place = doubt.kind, doubt.instruction.file, doubt.instruction.line
-        return self.lines.setdefault(place, len(self.lines))
-
 
 def joined(
     suspicion: Suspicion, bits: np.ndarray, shadows: list[UndefinedBits | None]
 ) -> UndefinedBits:
-    """Bits that come from several shadows, each from where it has any itself."""
+    """Bits that come from several shadows, each from where it has any itself. Of more than
+    MOST_ORIGINS, those of a source line that is among them are forgotten; doubts that may not stay
+    in memory count as used then."""
     parts = [shadow for shadow in shadows if shadow is not None]
     if len(parts) == 1:
         return UndefinedBits(bits, parts[0].origins)
-    origins: dict[int, np.ndarray] = {}
+    kept: list[np.ndarray] = []
     for part in parts:
         for one in part.only(part.bits != 0).origins:
+            for place, other in enumerate(kept):
+                free = (other < 0) | (one == other)
+                kept[place], one = np.where(free, one, other), np.where(free, -1, one)
+            if len(kept) >= MOST_ORIGINS and (one >= 0).any():
+                lines = suspicion.lines_of(one)
+                known = np.logical_or.reduce([lines == suspicion.lines_of(o) for o in kept])
+                suspicion.report(one[known], None, staying=False)
+                one = np.where(known, -1, one)
             if (one >= 0).any():
-                origins[id(one)] = one
-    kept = _packed(list(origins.values()))
-    if len(kept) > MOST_ORIGINS:
-        kept = suspicion.fewer(np.where(bits != 0, kept, -1))
+                kept.append(one)
     return UndefinedBits(bits, tuple(kept))
-
-
-def _packed(origins: list[np.ndarray]) -> list[np.ndarray]:
-    """The same in as few arrays: one is written where an earlier one has nothing or the same."""
-    kept: list[np.ndarray] = []
-    for one in origins:
-        for place, other in enumerate(kept):
-            if ((one < 0) | (other < 0) | (one == other)).all():
-                kept[place] = np.maximum(one, other)
-                break
-        else:
-            kept.append(one)
-    return kept
