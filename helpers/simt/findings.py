@@ -14,8 +14,8 @@ that pass bits on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -124,15 +124,12 @@ MOST_ORIGINS = 8  # of one value, but for one of each further line
 class Doubt:
     """What is wrong with what an instruction gave to some threads when it ran once."""
 
-    kind: str
+    kind: str  # "" for that of a watched load, which is no finding
     instruction: Instruction
     message: str
     stays: bool  # may be stored in shared memory unseen; other doubts count as used there
     other: Instruction | None = None  # the access that it races with
     reported: np.ndarray | None = None  # threads
-    # Of a watched load, what becomes a finding when its values are used: threads, and for each of
-    # them a thread of the doubt that is reported then.
-    waiting: list[tuple[np.ndarray, Doubt, np.ndarray]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -167,6 +164,8 @@ class Suspicion:
         self.types = list(kernel.registers.values())
         self.watched: frozenset[int] = frozenset()  # numbers of loads whose use is of interest
         self.asked: set[int] = set()  # of loads that ought to be among them
+        self.uses: list[Doubt] = []  # of them, an entry for each time that one ran
+        self.shown: Iterator[Doubt] | None = None  # those of the execution before
         self.begin: Callable[[], None] | None = None
         self.tracking = False
         self.start_batch(0)
@@ -176,7 +175,6 @@ class Suspicion:
         self.shadows: dict[int, UndefinedBits] = {}  # by the number of the register
         self.doubts: list[Doubt] = []
         self.lines: dict[tuple[str, str, int], int] = {}  # of doubts, numbered
-        self.line_of = np.zeros(0, np.int64)  # by doubt
         self.pending: list[Pending] = []
         self.storing: list[UndefinedBits | None] | None = (
             None  # beside the elements that are stored now
@@ -211,34 +209,14 @@ class Suspicion:
         self.pending.append((slots, bits, origins))
 
     def watch(self, instruction: Instruction, slots: np.ndarray) -> np.ndarray:
-        """Follow what a watched load gives these threads; returns an origin for each. Call it
-        while the memory is read."""
-        origins = self._new("", instruction, "", slots, False)
-        self.pending.append((slots, np.full((len(slots), 1), 255, np.uint8), origins))
-        self._track()
-        return origins[:, 0]
-
-    def if_used(self, origins: np.ndarray, bug: Doubt, slots: np.ndarray) -> None:
-        """Report a bug of these threads as soon as the watched value of each, one of `origins`, is
-        used; at once if it has been."""
-        numbers, readers = origins // self.slots, origins % self.slots
-        for number in np.unique(numbers).tolist():
-            chosen = numbers == number
-            doubt = self.doubts[number]
-            doubt.waiting.append((readers[chosen], bug, slots[chosen]))
-            if doubt.reported is not None:
-                self._settle(doubt, np.flatnonzero(doubt.reported))
-
-    def _settle(self, doubt: Doubt, slots: np.ndarray) -> None:
-        """These threads have used what a watched load gave."""
-        left = []
-        for readers, bug, others in doubt.waiting:
-            used = np.isin(readers, slots)
-            if used.any():
-                self._report_threads(bug, np.unique(others[used]), None)
-            if not used.all():
-                left.append((readers[~used], bug, others[~used]))
-        doubt.waiting = left
+        """Which of these threads use what a watched load gives them now, as the execution before
+        has shown; none in that one, which follows the values. Call it while the memory is read."""
+        if self.shown is not None:
+            used = next(self.shown).reported
+            return np.zeros(len(slots), bool) if used is None else used[slots]
+        self.doubt("", instruction, "", slots)
+        self.uses.append(self.doubts[-1])
+        return np.zeros(len(slots), bool)
 
     def taint(
         self, kind: str, instruction: Instruction, message: str, number: int, slots: np.ndarray
@@ -253,9 +231,6 @@ class Suspicion:
 
     def _new(self, kind, instruction, message, slots, stays, other=None) -> np.ndarray:
         self.doubts.append(Doubt(kind, instruction, message, stays, other))
-        place = kind, instruction.file, instruction.line
-        line = self.lines.setdefault(place, len(self.lines))
-        self.line_of = np.append(self.line_of, line)
         return ((len(self.doubts) - 1) * self.slots + slots.astype(np.int64))[:, None]
 
     def _track(self) -> None:
@@ -292,7 +267,11 @@ class Suspicion:
 
     def lines_of(self, origins: np.ndarray) -> np.ndarray:
         """A number for the kind and the source line of each doubt; of -1: -1."""
-        return np.where(origins < 0, -1, self.line_of[origins // self.slots])
+        numbers, places = np.unique(origins // self.slots, return_inverse=True)
+        doubts = [self.doubts[number] for number in numbers[numbers >= 0].tolist()]
+        kinds = [(one.kind, one.instruction.file, one.instruction.line) for one in doubts]
+        lines = [self.lines.setdefault(one, len(self.lines)) for one in kinds]
+        return np.array([-1] * (len(numbers) - len(lines)) + lines)[places]
 
     # ---- registers ----
 
@@ -366,8 +345,6 @@ class Suspicion:
         if doubt.kind:
             about = doubt.kind, doubt.instruction, doubt.message, slots
             self.reporter.report(*about, user=user, other=doubt.other)
-        elif doubt.waiting:
-            self._settle(doubt, slots)
 
 
 def joined(

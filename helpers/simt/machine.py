@@ -164,7 +164,7 @@ def simulate(
 
     def executed(backwards: bool = False, *watching) -> Context:
         """Run the launch without a change to the caller's arrays."""
-        run, loads = replace(shape, backwards=backwards), frozenset()
+        run, loads, uses = replace(shape, backwards=backwards), frozenset(), None
 
         def told(done: int, blocks: int) -> None:
             progress(blocks * backwards + done, blocks * orders)
@@ -174,14 +174,17 @@ def simulate(
             with citing(kernel.code), np.errstate(all="ignore"):
                 context = Context(parsed, run, shared_mem, Findings(), watched)
                 _prepare(context, kernel, args, names, declared, symbols or {}, cooperative)
-                context.suspicion.watched = loads
+                context.suspicion.watched, context.suspicion.shown = loads, uses
                 _run(context, instruction_limit, cooperative, progress and told)
             if not cooperative:
                 _explain_grid_barriers(context, kernel)
-            if loads or not context.suspicion.asked:
+            asked = frozenset(context.suspicion.asked)
+            if uses is not None or not asked and not loads:
                 return context
-            # Threads store what others may only have loaded to throw away: once more, to see.
-            loads = frozenset(context.suspicion.asked)
+            # Threads store what others may only have loaded to throw away: once more, to see who
+            # uses it, and once more to judge.
+            uses = iter(context.suspicion.uses) if loads else None
+            loads = loads or asked
 
     context = executed(False, watch, follow or watch is True, only_blocks)
     if orders > 1:

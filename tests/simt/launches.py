@@ -332,7 +332,7 @@ AT_64_THREADS: dict[str, tuple[Launch, Found]] = {
     "clusters/one_block_arrives": cluster(FOUR + EVEN * SWAPPED, 0, 0, 256),
     "clusters/barrier_and_flag": cluster(FOUR, 1, 0, 128),
     "clusters/one_remote_word": cluster(FOUR[:, 63], 0, 0, 3),
-    "clusters/sum_without_atomic": cluster(FOUR[:, 63].sum(), 0, 0, 7),
+    "clusters/sum_without_atomic": cluster(FOUR[:, 63].sum(), 1, 0, 7),
     "clusters/next_round_too_early": cluster(SWAPPED, 0, 0, 512),
     "clusters/st_async_not_waited": cluster(SWAPPED, 0, 0, 256),
     "clusters/init_not_announced": cluster(FOUR, 1, 0, 256),

@@ -10,12 +10,10 @@ Bytes that an asynchronous copy writes or reads are its own until a wait: see co
 from __future__ import annotations
 
 import re
-from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..findings import Doubt, Suspicion
+from ..findings import Suspicion
 from ..geometry import Batch, Lanes
 from ..hardware import BANKS, BULK_ALIGN, SECTOR, WARP, WORD
 from ..instructions import UNSIGNED, Instruction, PtxKernel
@@ -30,19 +28,7 @@ UNWAITED = "asynchronous copy used before its wait"
 OWNED = "an operation that no thread has waited for may still be accessing these bytes"
 OVERWRITTEN = "mbarrier overwritten"
 IN_USE = "these bytes hold an mbarrier; mbarrier.inval has to end it before they hold anything else"
-MOST_READS = 256  # executions of watched loads that are looked back at
 FLAGS = -(1 << 48)  # where causality.py has the flags of a batch's shared memory
-
-
-@dataclass(eq=False)
-class Read:
-    """One execution of a watched load."""
-
-    access: Access
-    slots: np.ndarray
-    places: np.ndarray
-    time: int
-    origins: np.ndarray
 
 
 class SharedRaces(Races):
@@ -50,7 +36,7 @@ class SharedRaces(Races):
 
     A store that touches what another thread has read is no race if that thread throws the value
     away. Most launches have no such store, so the first run only notes which loads are touched so;
-    if there are any, a second run watches what these give.
+    if there are any, a second run watches who uses what these give, and a third keeps their reads.
     """
 
     def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
@@ -65,7 +51,6 @@ class SharedRaces(Races):
         """Forget everything: there are `size` other bytes."""
         super().start_batch(batch)
         self.epochs = Epochs("shared memory", size, FLAGS, BULK_ALIGN)
-        self.reads: deque[Read] = deque(maxlen=MOST_READS)
 
     def load(self, places: np.ndarray, slots: np.ndarray, access: Access) -> None:
         """These slots load from these bytes of the batch's."""
@@ -76,8 +61,10 @@ class SharedRaces(Races):
             return  # the store that follows at once is held against the others
         self.read(self.epochs, places, slots, access)
         if access.instruction.number in self.suspicion.watched and not access.polls:
-            origins = self.suspicion.watch(access.instruction, slots)
-            self.reads.append(Read(access, slots, places, self.order.now, origins))
+            used = self.suspicion.watch(access.instruction, slots)
+            kinds = STRONG_READ if access.scope else WEAK_READ
+            entries = self.epochs.entries(places[used], access.width)
+            self._note(self.epochs, kinds, entries, slots[used], access)
 
     def store(
         self, places: np.ndarray, slots: np.ndarray, access: Access, same: Same | None = None
@@ -90,9 +77,7 @@ class SharedRaces(Races):
         ):
             if owners is not None and (owned := np.isin(owners, whose)).any():
                 self.reporter.report(kind, access.instruction, message, slots[_by_slot(owned)])
-        entries, left = self.write(self.epochs, places, slots, access, same)
-        if self.reads and len(left):
-            self._race_after_watched(_table(entries), left, access.instruction)
+        self.write(self.epochs, places, slots, access, same)
 
     def compares_strong(self, access: Access) -> bool:
         return self.volatile[access.instruction.number] and not access.polls
@@ -174,28 +159,6 @@ class SharedRaces(Races):
         else:
             self.race(slots[racing], verb(access.instruction), access.instruction, site)
         return racing
-
-    def _race_after_watched(
-        self, entries: np.ndarray, slots: np.ndarray, instruction: Instruction
-    ) -> None:
-        """The store races with watched loads whose values are used, now or later."""
-        race, flat = None, entries.reshape(-1)
-        order = np.argsort(flat, kind="stable")
-        written, writers = flat[order], np.repeat(slots, entries.shape[1])[order]
-        for read in self.reads:
-            wanted = _table(self.epochs.entries(read.places, read.access.width))
-            first = np.searchsorted(written, wanted.reshape(-1))
-            counts = np.searchsorted(written, wanted.reshape(-1), side="right") - first
-            rows = np.repeat(np.arange(wanted.size), counts)  # each reader with each writer
-            within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-            rows, by = rows // wanted.shape[1], writers[first[rows] + within]
-            stamps = self.made(rows, read.slots[rows], read.access.instruction, read.time)
-            racing = ~self.ordered(stamps, by)
-            if racing.any():
-                site = read.access.instruction
-                message = self._racing("store", instruction, site)
-                race = race or Doubt(RACE, instruction, message, False)
-                self.suspicion.if_used(read.origins[rows[racing]], race, by[racing])
 
     # ---- saying ----
 
