@@ -352,18 +352,6 @@ def _branches(kernel: PtxKernel) -> Iterator[tuple[Instruction, int]]:
 
 
 @once
-def hands_over(kernel: PtxKernel) -> bool:
-    """Whether threads may tell one another in shared memory what they have done: by a load that is
-    volatile or stronger, or an atomic whose result is used."""
-    used = used_atomics(kernel)
-    return any(
-        "global" not in one.modifiers
-        for one in kernel.instructions
-        if one.number in used or one.opcode == "ld" and STRONG_LOADS & {*one.modifiers}
-    )
-
-
-@once
 def guarded_loads(kernel: PtxKernel) -> frozenset[int]:
     """The volatile or stronger loads that no loop polls, by number, where something else may be a
     flag that guards what they load: a poll, or an atomic with a result."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from .context import (
-    AddressReader,
     Context,
-    Reader,
-    Writer,
     address_reader,
     names_shared,
     reader,
@@ -18,7 +17,7 @@ from .context import (
 )
 from .geometry import Lanes, Step
 from .hardware import BULK_ALIGN, MAX_CLUSTER, SECTOR, Counters
-from .instructions import Address, Instruction, Operand, Register, elements, type_size, unknown
+from .instructions import Address, Instruction, Register, elements, type_size, unknown
 from .memory.access import Access
 from .memory.copies import Copy, CopyOut, MBarrier
 from .memory.shared import READ
@@ -308,37 +307,20 @@ def _sectors(address: int, size: int) -> int:
 
 def translate_mbarrier(context: Context, instruction: Instruction) -> Step:
     """The function that executes mbarrier.init, .inval, .arrive, .test_wait and alike."""
-    action = instruction.modifiers[0]
-    operands = list(instruction.operands)
+    action, modifiers = instruction.modifiers[0], instruction.modifiers
+    operands, mbarriers = list(instruction.operands), context.mbarriers
     if action == "pending_count":
         read, write = reader(context, operands[1], "u64"), writer(context, operands[0], "u32")
         return lambda lanes: write((read() & np.uint64(0xFFFFFFFF)).astype(np.uint32), lanes)
     target = None if isinstance(operands[0], Address) else operands.pop(0)
     addresses = shared_reader(context, operands.pop(0), not names_shared(instruction))
     given = wide_reader(context, operands[0], "u32") if operands else None
-    if action in ("init", "inval", "expect_tx", "complete_tx"):
-        return _change(context, instruction, addresses, given)
-    if action in ("arrive", "arrive_drop"):
-        return _arrive(context, instruction, addresses, given, writer(context, target, "b64"))
-    if action in ("test_wait", "try_wait"):
-        return _test(context, instruction, addresses, operands[0], writer(context, target, "pred"))
-    raise unknown(instruction)
 
-
-def _change(
-    context: Context,
-    instruction: Instruction,
-    addresses: AddressReader,
-    given: Reader | None,
-) -> Step:
-    action, mbarriers = instruction.modifiers[0], context.mbarriers
+    def find(lanes: Lanes) -> Iterator[tuple[MBarrier, np.ndarray]]:
+        return mbarriers.find(lanes, addresses(lanes), instruction)
 
     def change(lanes: Lanes) -> None:
-        where = addresses(lanes)
-        if action == "init":
-            mbarriers.initialise(lanes, where, given(), instruction)
-            return
-        for barrier, slots in mbarriers.find(lanes, where, instruction):
+        for barrier, slots in find(lanes):
             if action == "inval":
                 mbarriers.invalidate(barrier)
                 continue
@@ -350,41 +332,27 @@ def _change(
                 barrier.bytes += total
                 barrier.settle()
 
-    return change
-
-
-def _arrive(
-    context: Context,
-    instruction: Instruction,
-    addresses: AddressReader,
-    given: Reader | None,
-    write: Writer,
-) -> Step:
-    expects, drop = "expect_tx" in instruction.modifiers, instruction.modifiers[0] == "arrive_drop"
-    mbarriers = context.mbarriers
-
     def arrive(lanes: Lanes) -> None:
         state = np.zeros(context.slots, np.uint64)
         ones = np.ones(context.slots, np.int64)
         number = ones if given is None else given()
-        for barrier, slots in mbarriers.find(lanes, addresses(lanes), instruction):
+        for barrier, slots in find(lanes):
             state[slots] = barrier.phase << 32 | barrier.pending & 0xFFFFFFFF
-            counts, expected = (ones, number) if expects else (number, 0 * ones)
-            mbarriers.arrive(barrier, slots, counts, expected, drop)
+            counts, expected = (ones, number) if "expect_tx" in modifiers else (number, 0 * ones)
+            mbarriers.arrive(barrier, slots, counts, expected, action == "arrive_drop")
         write(state, lanes)
 
-    return arrive
-
-
-def _test(
-    context: Context,
-    instruction: Instruction,
-    addresses: AddressReader,
-    phase: Operand,
-    write: Writer,
-) -> Step:
-    parity, mbarriers = "parity" in instruction.modifiers, context.mbarriers
-    expected = wide_reader(context, phase, "u32" if parity else "u64")
+    if action == "init":
+        return lambda lanes: mbarriers.initialise(lanes, addresses(lanes), given(), instruction)
+    if action in ("inval", "expect_tx", "complete_tx"):
+        return change
+    if action in ("arrive", "arrive_drop"):
+        write = writer(context, target, "b64")
+        return arrive
+    if action not in ("test_wait", "try_wait"):
+        raise unknown(instruction)
+    write, parity = writer(context, target, "pred"), "parity" in modifiers
+    awaited = wide_reader(context, operands[0], "u32" if parity else "u64")
 
     def is_over(barrier: MBarrier, phases: np.ndarray) -> np.ndarray:
         if parity:
@@ -393,8 +361,8 @@ def _test(
 
     def test(lanes: Lanes) -> None:
         done = np.ones(context.slots, bool)  # of what is no mbarrier, so that the thread goes on
-        wanted = expected()
-        for barrier, slots in mbarriers.find(lanes, addresses(lanes), instruction):
+        wanted = awaited()
+        for barrier, slots in find(lanes):
             over = is_over(barrier, wanted[slots])
             if not over.all():
                 barrier.take()

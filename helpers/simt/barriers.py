@@ -1,7 +1,9 @@
-"""Instructions in which the lanes of a warp take part together: shuffles, votes, matches.
+"""Where threads wait for one another: barriers of a block, of a warp, of a cluster; and what the
+lanes of a warp do together: shuffles, votes, matches.
 
-Each function gets the lanes that take part, all of them present (the scheduler waits for that),
-and works on arrays of shape (warps, WARP).
+Threads that arrive park. They are judged only when no other thread can run: then either all have
+come, or the missing ones never will. A collective of a warp whose lanes have all come passes at
+once; its function gets the lanes that take part and works on arrays of shape (warps, WARP).
 """
 
 from __future__ import annotations

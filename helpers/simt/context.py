@@ -1,4 +1,5 @@
-"""One launch as the functions of its instructions see it: registers, memories, counters, findings.
+"""One launch as the functions of its instructions see it: registers, memories, counters, findings;
+and how they read and write their operands.
 
 It is made before the kernel is translated, so that each function can keep hold of its parts; a
 new batch changes what is in them.
@@ -18,7 +19,6 @@ import numpy as np
 from .analysis import (
     CLOCKS,
     guarded_loads,
-    hands_over,
     never_subnormal,
     polling_loops,
     ragged_loops,
@@ -71,10 +71,9 @@ class Context:
         self.suspicion = Suspicion(kernel, self.reporter)
         self.polls = polling_loops(kernel)
         self.polling = {poll.instruction.number for poll in self.polls.values()}
-        flags = bool(self.polls) or hands_over(kernel)
         order = Order()
-        beliefs = Beliefs(order, flags) if guarded_loads(kernel) else None
-        self.causality = Causality(order, flags, beliefs)
+        beliefs = Beliefs(order) if guarded_loads(kernel) else None
+        self.causality = Causality(order, beliefs)
         self.shared = SharedMemory(kernel, dynamic_shared, self.suspicion, self.causality)
         races = GlobalRaces(kernel, self.suspicion, self.causality)
         self.global_memory = GlobalMemory(self.reporter, races)

@@ -1,4 +1,6 @@
-"""PTX types: their sizes, and the numpy types that hold them."""
+"""What a kernel is made of once its PTX has been read: types and the numpy types that hold them,
+instructions, operands, variables.
+"""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
                 wrote[waiting] = changed
         if memory is not context.shared:
             context.global_memory.changed(places[slots], slots, wrote[slots], access)
-        near = where < 0 if context.causality.in_shared else np.zeros(0, bool)
+        near = where < 0
         if near.any():
             context.causality.change(slots[near], where[near], wrote[slots[near]], access)
         return result

@@ -1,6 +1,14 @@
-"""Calls of functions that stay functions: recursive ones, and those called through their address.
+"""Which threads run next: the order of execution of a launch.
 
-A thread's calls are nested: each has its own registers and local variables. The registers of a
+Threads that stand at the same instruction form a group; the group at the lowest instruction runs
+first, straight on to the next branch. Groups that meet become one again: this is how lanes that
+parted at an `if` reconverge behind it.
+
+Threads that wait for one another park: see barriers.py. Threads that spin, reading memory until
+another thread has stored something there, let all others go first: blocks and warps take turns.
+
+Functions that call themselves, or are called through their address, stay functions. A thread's
+calls of them are nested: each has its own registers and local variables. The registers of a
 function are put aside when a thread calls it that is in it already, and come back when that call
 ends. Local variables of calls lie on a stack behind those of the kernel. How deep calls may be
 nested is stated here, since the frames of the machine code are not known: a GPU's stack has 1024

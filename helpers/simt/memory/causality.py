@@ -134,10 +134,10 @@ AT_ONCE = 4096  # slots that are held against all lessons
 
 class Causality:
     """Who knows of whose accesses. Times are those of `order`; threads are numbered through the
-    launch, slots through the batch. `in_shared` says whether flags may be in shared memory."""
+    launch, slots through the batch."""
 
-    def __init__(self, order: Order, in_shared: bool, beliefs: Beliefs | None = None):
-        self.order, self.in_shared, self.beliefs = order, in_shared, beliefs
+    def __init__(self, order: Order, beliefs: Beliefs | None = None):
+        self.order, self.beliefs = order, beliefs
         # By address; blocks of later batches read them too. In shared memory it is below 0.
         self.flags: dict[int, Flag] = {}
 
@@ -487,9 +487,6 @@ def _within(chains: dict[tuple[int, int], Node], scope: int) -> tuple[Node, ...]
 class Beliefs(Causality):
     """What a kernel seems to rely on: that whoever sees a flag sees all that came before it. What
     is read from an atomic or in a loop that waits is a flag; every strong write may be one."""
-
-    def __init__(self, order: Order, in_shared: bool):
-        super().__init__(order, in_shared)
 
     def write(self, slots: np.ndarray, addresses: np.ndarray, access: Access) -> None:
         self.now = self.order.now

@@ -1,11 +1,16 @@
-"""Races in the arrays in global memory that a kernel writes to.
+"""The GPU's global memory: allocations at virtual addresses, checked and counted on access; and
+races in those that a kernel writes to.
+
+Each numpy array of a launch becomes one allocation in the middle of a page of its own of 2^40
+addresses, so that a wild address cannot land in a neighbour. Addresses keep the alignment that
+CuPy would give them: allocations start at a multiple of 256 bytes, and a view that starts k bytes
+into its base array starts k bytes past such a multiple. A matrix whose rows are apart is one
+allocation too, in which nobody may touch what is between the rows.
 
 Strong accesses do not race with each other if they have scopes that include the other thread and
 reach the same bytes ([ptx] "Morally strong operations"). A volatile access is a relaxed one of the
-whole system ([ptx] "ld.volatile").
-
-Not seen: a bulk copy that writes with no fence of the proxy behind ordinary accesses. A store races
-with an earlier load also where its value is not used.
+whole system ([ptx] "ld.volatile"). Not seen: a bulk copy that writes with no fence of the proxy
+behind ordinary accesses. A store races with an earlier load also where its value is not used.
 """
 
 from __future__ import annotations

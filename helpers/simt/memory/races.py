@@ -83,7 +83,6 @@ class Races:
     """
 
     covered: tuple[int, ...] = STRONG_WRITE  # what a weak write is held against in their place
-    holds_flags = True  # that threads may tell one another by
 
     def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
         self.instructions, self.causality = kernel.instructions, causality
@@ -112,7 +111,7 @@ class Races:
     ) -> np.ndarray:
         """These slots load from bytes of an array; returns the entries."""
         entries = epochs.entries(offsets, access.width)
-        if access.scope and self.holds_flags:
+        if access.scope:
             self.causality.read(slots, offsets + epochs.first, access)
         left = self._against(epochs, WEAK_WRITE, entries, slots, access)
         if not access.scope or self.compares_strong(access):
@@ -165,7 +164,7 @@ class Races:
     def _tell(self, epochs: Epochs, offsets, slots, access: Access, wrote) -> None:
         """What others may learn from this store. That of atomics of shared memory is told when all
         lanes have had their turn."""
-        if not self.holds_flags or access.atomic and wrote is None:
+        if access.atomic and wrote is None:
             return
         addresses = offsets + epochs.first
         if not access.scope:

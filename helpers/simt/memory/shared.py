@@ -41,7 +41,6 @@ class SharedRaces(Races):
 
     def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
         super().__init__(kernel, suspicion, causality)
-        self.holds_flags = causality.in_shared
         self.volatile = np.array(
             ["volatile" in one.modifiers for one in kernel.instructions], dtype=bool
         )
@@ -171,7 +170,7 @@ class SharedRaces(Races):
     def _racing(self, what: str, instruction: Instruction, site: Instruction) -> str:
         where = f"the same {what}" if site is instruction else f"line {site.line}"
         message = f"this {what} touches what another thread accessed at {where}, "
-        if self.causality.in_shared and self.causality.flags:
+        if any(address < 0 for address in self.causality.flags):
             return message + (
                 "with no barrier in between, nor a flag that is set after a __threadfence_block() "
                 "and followed by another after it is read"
