@@ -64,23 +64,6 @@ def compile_ptx(code: str, options: tuple[str, ...] = (), arch: str = DEFAULT_AR
     return _compile(code, tuple(options), arch, "PTX")[0].decode()
 
 
-def compile_template(
-    code: str,
-    name: str,
-    options: tuple[str, ...] = (),
-    arch: str = DEFAULT_ARCH,
-    headers: Headers = (),
-) -> tuple[str, str]:
-    """Compile and return (PTX, the name in it) of a kernel that may be a template.
-
-    `name` is a name expression as `cupy.RawModule` takes them, such as "softmax<float, 4>", or
-    simply the name of an `extern "C"` kernel. `headers` are (name, text) of those that are not read
-    from disk. Raises what `compile_ptx` raises.
-    """
-    ptx, mangled = compile_kernels(code, (name,), options, arch, headers)
-    return ptx, mangled[name]
-
-
 def compile_kernels(
     code: str,
     names: Sequence[str],
@@ -88,7 +71,12 @@ def compile_kernels(
     arch: str = DEFAULT_ARCH,
     headers: Headers = (),
 ) -> tuple[str, dict[str, str]]:
-    """Compile and return (PTX, the names in it) of several kernels, as `compile_template` does."""
+    """Compile and return (PTX, the names in it) of kernels that may be templates.
+
+    `names` are name expressions as `cupy.RawModule` takes them, such as "softmax<float, 4>", or
+    simply the names of `extern "C"` kernels. `headers` are (name, text) of those that are not read
+    from disk. Raises what `compile_ptx` raises.
+    """
     expressions = tuple(name for name in names if not re.fullmatch(r"\w+", name))
     ptx, mangled = _compile(code, tuple(options), arch, "PTX", expressions, tuple(headers))
     known = dict(zip(expressions, mangled.split(), strict=True))

@@ -30,7 +30,7 @@ from .arguments import (
     parameter_bytes,
     pointers,
 )
-from .compile import DEFAULT_ARCH, compile_template
+from .compile import DEFAULT_ARCH, compile_kernels
 from .context import Context
 from .cuda_text import Parameter, parameter_types, signatures, variables
 from .findings import Findings
@@ -210,12 +210,12 @@ def compiled(kernel: RawKernel, arch: str = DEFAULT_ARCH) -> tuple[str, PtxKerne
     """Compile a kernel: (PTX, the kernel parsed from it). Raises `CompileError` and
     `UnsupportedPTX` as `simulate` does."""
     options, name = tuple(kernel.options), kernel.name
-    if not isinstance(kernel, KernelText):  # goes by its name in the machine code
-        ptx, mangled = compile_template(kernel.code, name, options, arch)
-        return ptx, parse(ptx, mangled)
-    options += tuple(one for one in implicit(kernel.code) if one not in options)
-    ptx, mangled = compile_template(kernel.code, name, options, arch, kernel.headers)
-    return ptx, parse(ptx, entry_named(ptx, mangled))
+    is_text = isinstance(kernel, KernelText)  # others go by their name in the machine code
+    if is_text:
+        options += tuple(one for one in implicit(kernel.code) if one not in options)
+    headers = getattr(kernel, "headers", ())
+    ptx, mangled = compile_kernels(kernel.code, (name,), options, arch, headers)
+    return ptx, parse(ptx, entry_named(ptx, mangled[name]) if is_text else mangled[name])
 
 
 def _prepare(

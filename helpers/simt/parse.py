@@ -200,8 +200,8 @@ def _source_files(lines: list[str]) -> dict[int, str]:
 
 class _BodyParser:
     """Reads the body of an entry. A call is replaced by the function's body, its registers and
-    labels renamed: that is what a call does. Functions that call themselves, and those whose
-    address somebody takes, stand behind the entry instead."""
+    labels renamed: that is what a call does. Functions that are called within themselves, and
+    those whose address somebody takes, stand behind the entry too."""
 
     def __init__(self, module: Module):
         self.lines, self.functions, self.files = module.lines, module.functions, module.files
@@ -209,7 +209,7 @@ class _BodyParser:
         self.scopes = 0  # opened so far; makes names unique
         self.called: dict[str, None] = {}  # functions that stay functions
         self.lenient = False  # what is read may never run
-        self.callees: dict[str, set[str]] = {}  # by function, those that it calls by name
+        self.inside: list[str] = []  # functions whose bodies are being read, one within the other
 
     def parse_entry(self, name: str, start: int) -> PtxKernel:
         header, statements = self._statements(start)
@@ -327,7 +327,7 @@ class _BodyParser:
             if name == "__assertfail":
                 _parse_statement("exit", kernel, file, line)
             return
-        if name in kernel.registers or self._recursive(name):
+        if name in kernel.registers or name in self.inside:
             target: str | Register = Register(name)
             if name not in kernel.registers:
                 self.called[name] = None
@@ -356,30 +356,12 @@ class _BodyParser:
         end = f"%scope{self.scopes}$return"
         for declared, given in zip(_formal(name, header), (results, arguments), strict=True):
             names |= dict(zip([one.name for one in declared], given, strict=True))
+        self.inside.append(name)
         self._scope(statements, names, end)
+        self.inside.pop()
         self.kernel.labels[end] = len(self.kernel.instructions)
 
     # ---- functions that stay functions ----
-
-    def _recursive(self, name: str) -> bool:
-        """Whether a function may come to call itself by name."""
-        met: set[str] = set()
-        waiting = [*self._callees(name)]
-        while waiting:
-            one = waiting.pop()
-            if one not in met:
-                met.add(one)
-                waiting += self._callees(one)
-        return name in met
-
-    def _callees(self, name: str) -> set[str]:
-        if name not in self.functions:
-            return set()
-        if name not in self.callees:
-            _, statements = self._statements(self.functions[name])
-            matches = [CALL_STATEMENT.match(text) for text, _, _ in statements]
-            self.callees[name] = {match["name"] for match in matches if match}
-        return self.callees[name]
 
     def add_functions(self, variables: dict[str, str]) -> set[str]:
         """Read the functions that stay functions, those too whose address an instruction or one of
@@ -419,7 +401,9 @@ class _BodyParser:
             kernel.arguments += [Variable(scope + one.name, 16, one.size) for one in declared]
         frame, back = f"{scope}frame", f"{scope}back"
         kernel.registers |= {frame: "b64", back: "b32"}
+        self.inside = [name]
         self._scope(statements, names, f"{scope}return")
+        self.inside = []
         kernel.labels[f"{scope}return"] = len(kernel.instructions)
         _parse_statement("return", kernel, *kernel_end(kernel))
         size = 0

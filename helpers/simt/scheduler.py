@@ -41,7 +41,7 @@ from .instructions import Call, Function, Instruction, Register
 from .spreading import follow
 from .translate import translate
 
-MOST_NESTED = 256  # calls
+MOST_NESTED = 256  # calls, but for one that is inlined
 OVERFLOW, NO_FUNCTION = "stack overflow", "call of no function"
 
 

@@ -314,7 +314,7 @@ def form_module(form: Form) -> str:
 
 def simulate_ptx(ptx: str, grid: int, block: int, args: tuple) -> simt.Trace:
     """Run the kernel "k" of a PTX text."""
-    with patch.object(machine, "compile_template", lambda code, name, *_: (code, name)):
+    with patch.object(machine, "compile_kernels", lambda code, *_: (code, {"k": "k"})):
         trace = simt.simulate(KernelText(ptx, "k"), grid, block, args)
     others = [one for one in trace.findings if one.kind != "integer division by zero"]
     assert not others, str(trace.findings)

@@ -264,8 +264,8 @@ def test_template_keeps_its_mangled_name(compiled: list) -> None:
     found = []
     for _ in range(2):
         compile._MEMORY.clear()
-        found.append(compile.compile_template(code, "k<7>"))
-    assert found[0] == found[1] and f".entry {found[0][1]}" in found[0][0]
+        found.append(compile.compile_kernels(code, ("k<7>",)))
+    assert found[0] == found[1] and f".entry {found[0][1]['k<7>']}" in found[0][0]
     assert len(compiled) == 1
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import CompileError, KernelText, simulate, sources
-from helpers.simt.compile import compile_template
+from helpers.simt.compile import compile_kernels
 
 FILE = r"""// a comment with main()
 #include <cstdio>
@@ -68,7 +68,7 @@ def kernel(source: sources.Source, name: str) -> KernelText:
 def compiled(folder: Path, text: str) -> str:
     """The PTX of a file in that folder."""
     source = prepared(folder, text)
-    return compile_template(source.code, "k", source.options, headers=source.headers)[0]
+    return compile_kernels(source.code, ("k",), source.options, headers=source.headers)[0]
 
 
 def test_a_program_of_host_and_device_runs(tmp_path: Path) -> None:
