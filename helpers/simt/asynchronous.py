@@ -6,15 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .context import (
-    Context,
-    address_reader,
-    names_shared,
-    reader,
-    shared_reader,
-    wide_reader,
-    writer,
-)
+from .context import Context
 from .geometry import Lanes, Step
 from .hardware import BULK_ALIGN, MAX_CLUSTER, SECTOR, Counters
 from .instructions import Address, Instruction, Register, elements, type_size, unknown
@@ -70,8 +62,8 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
         if context.kernel.registers[rest[0].name] == "pred":
             raise unknown(instruction)
     width = size.value
-    read_given = wide_reader(context, rest[0], "u32") if rest else None
-    into, out_of = shared_reader(context, target), address_reader(context, source)
+    read_given = context.wide_reader(rest[0], "u32") if rest else None
+    into, out_of = context.shared_reader(target), context.address_reader(source)
     tally, copies = context.tally_of(instruction), context.copies
     access = Access(instruction, width, 1)
 
@@ -129,7 +121,7 @@ def _arrive_after_copies(context: Context, instruction: Instruction) -> Step:
     """cp.async.mbarrier.arrive: arrives once this thread's copies are done; without .noinc the
     phase also waits for one arrival more, so that the two cancel out."""
     counts = "noinc" in instruction.modifiers
-    addresses = shared_reader(context, instruction.operands[0], not names_shared(instruction))
+    addresses = context.shared_reader(instruction.operands[0], not instruction.names_shared)
     copies, mbarriers = context.copies, context.mbarriers
 
     def arrive(lanes: Lanes) -> None:
@@ -155,8 +147,8 @@ def translate_async_store(context: Context, instruction: Instruction) -> Step:
     kind = instruction.modifiers[-1]
     parts = elements(values)
     width = type_size(kind) * len(parts)
-    readers = [reader(context, part, f"b{8 * type_size(kind)}") for part in parts]
-    into, bars = shared_reader(context, target), shared_reader(context, bar)
+    readers = [context.reader(part, f"b{8 * type_size(kind)}") for part in parts]
+    into, bars = context.shared_reader(target), context.shared_reader(bar)
     access = Access(instruction, width, 1)
     copies, mbarriers = context.copies, context.mbarriers
 
@@ -188,12 +180,12 @@ class _BulkCopy:
         self.context, self.instruction = context, instruction
         self.inward, self.outward = inward, outward
         target, source, length, *rest = instruction.operands
-        self.into = (shared_reader if inward else address_reader)(context, target)
-        self.out_of = (shared_reader if outward else address_reader)(context, source)
-        self.sizes = wide_reader(context, length, "u32")
-        self.bar = shared_reader(context, rest[0]) if inward else None
+        self.into = (context.shared_reader if inward else context.address_reader)(target)
+        self.out_of = (context.shared_reader if outward else context.address_reader)(source)
+        self.sizes = context.wide_reader(length, "u32")
+        self.bar = context.shared_reader(rest[0]) if inward else None
         several = "multicast_cluster" in instruction.modifiers
-        self.masks = wide_reader(context, rest[1], "u16") if several else None
+        self.masks = context.wide_reader(rest[1], "u16") if several else None
         self.tally = context.tally_of(instruction)
 
     def __call__(self, lanes: Lanes) -> None:
@@ -310,11 +302,11 @@ def translate_mbarrier(context: Context, instruction: Instruction) -> Step:
     action, modifiers = instruction.modifiers[0], instruction.modifiers
     operands, mbarriers = list(instruction.operands), context.mbarriers
     if action == "pending_count":
-        read, write = reader(context, operands[1], "u64"), writer(context, operands[0], "u32")
+        read, write = context.reader(operands[1], "u64"), context.writer(operands[0], "u32")
         return lambda lanes: write((read() & np.uint64(0xFFFFFFFF)).astype(np.uint32), lanes)
     target = None if isinstance(operands[0], Address) else operands.pop(0)
-    addresses = shared_reader(context, operands.pop(0), not names_shared(instruction))
-    given = wide_reader(context, operands[0], "u32") if operands else None
+    addresses = context.shared_reader(operands.pop(0), not instruction.names_shared)
+    given = context.wide_reader(operands[0], "u32") if operands else None
 
     def find(lanes: Lanes) -> Iterator[tuple[MBarrier, np.ndarray]]:
         return mbarriers.find(lanes, addresses(lanes), instruction)
@@ -347,12 +339,12 @@ def translate_mbarrier(context: Context, instruction: Instruction) -> Step:
     if action in ("inval", "expect_tx", "complete_tx"):
         return change
     if action in ("arrive", "arrive_drop"):
-        write = writer(context, target, "b64")
+        write = context.writer(target, "b64")
         return arrive
     if action not in ("test_wait", "try_wait"):
         raise unknown(instruction)
-    write, parity = writer(context, target, "pred"), "parity" in modifiers
-    awaited = wide_reader(context, operands[0], "u32" if parity else "u64")
+    write, parity = context.writer(target, "pred"), "parity" in modifiers
+    awaited = context.wide_reader(operands[0], "u32" if parity else "u64")
 
     def is_over(barrier: MBarrier, phases: np.ndarray) -> np.ndarray:
         if parity:

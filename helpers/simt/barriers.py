@@ -13,17 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .context import (
-    Context,
-    Reader,
-    numbered,
-    predicate_reader,
-    reader,
-    source_reader,
-    wide,
-    writer,
-)
-from .geometry import Batch, Groups, Lanes, Step
+from .context import Context, Reader
+from .geometry import Batch, Groups, Lanes, Step, numbered
 from .hardware import WARP
 from .instructions import Immediate, Instruction, Operand, Register, unknown
 from .memory.causality import CLUSTER
@@ -45,7 +36,7 @@ def is_collective(instruction: Instruction) -> bool:
 
 def member_mask(context: Context, instruction: Instruction) -> Callable[[], np.ndarray]:
     """Reads the mask of lanes that an instruction waits for."""
-    return reader(context, instruction.operands[-1], "b32")
+    return context.reader(instruction.operands[-1], "b32")
 
 
 def bits_of_warps(mask: np.ndarray) -> np.ndarray:
@@ -63,21 +54,21 @@ def translate_collective(context: Context, instruction: Instruction) -> Step:
 
 def active_mask(context: Context, instruction: Instruction) -> Step:
     """activemask.b32: the lanes that execute this together."""
-    write = writer(context, instruction.operands[0], "b32")
+    write = context.writer(instruction.operands[0], "b32")
     return lambda lanes: write(np.repeat(bits_of_warps(lanes.mask), WARP), lanes)
 
 
 def _shuffle(context: Context, instruction: Instruction) -> Step:
     *targets, value, _, _, _ = instruction.operands
-    sources, read = source_reader(context, instruction), reader(context, value, "b32")
-    write, number = writer(context, targets[0], "b32"), context.index.get(targets[0].name)
-    write_valid = writer(context, targets[1], "pred") if len(targets) == 2 else None
+    sources, read = context.source_reader(instruction), context.reader(value, "b32")
+    write, number = context.writer(targets[0], "b32"), context.index.get(targets[0].name)
+    write_valid = context.writer(targets[1], "pred") if len(targets) == 2 else None
 
     def shuffle(lanes: Lanes) -> None:
         source, valid = sources()
         base = numbered(context.slots)[1]
         absent = lanes.mask & ~lanes.mask[base + source]
-        write(wide(context, read())[base + source], lanes)
+        write(context.wide(read())[base + source], lanes)
         if absent.any() and number is not None:
             context.suspicion.taint(
                 "shuffle from a lane that takes no part",
@@ -97,11 +88,11 @@ def _vote(context: Context, instruction: Instruction) -> Step:
     if mode is None:
         raise unknown(instruction)
     target, predicate, _ = instruction.operands
-    read = reader(context, predicate, "pred")
-    write = writer(context, target, "b32" if mode == "ballot" else "pred")
+    read = context.reader(predicate, "pred")
+    write = context.writer(target, "b32" if mode == "ballot" else "pred")
 
     def vote(lanes: Lanes) -> None:
-        yes = wide(context, read())
+        yes = context.wide(read())
         votes, present = bits_of_warps(yes & lanes.mask), bits_of_warps(lanes.mask)
         result = {
             "ballot": lambda: votes,
@@ -118,11 +109,11 @@ def _match(context: Context, instruction: Instruction) -> Step:
     *targets, value, _ = instruction.operands
     kind = instruction.modifiers[-1]
     everyone = "all" in instruction.modifiers
-    read, write = reader(context, value, kind), writer(context, targets[0], "b32")
-    write_same = writer(context, targets[1], "pred") if len(targets) == 2 else None
+    read, write = context.reader(value, kind), context.writer(targets[0], "b32")
+    write_same = context.writer(targets[1], "pred") if len(targets) == 2 else None
 
     def match(lanes: Lanes) -> None:
-        values = wide(context, read()).reshape(-1, WARP)
+        values = context.wide(read()).reshape(-1, WARP)
         active = lanes.mask.reshape(-1, WARP)
         equal = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
         peers = (equal * WEIGHTS).sum(axis=2, dtype=np.uint32).reshape(-1)
@@ -153,10 +144,10 @@ def _reduce(context: Context, instruction: Instruction) -> Step:
         raise unknown(instruction)
     function, identity = functions[name]
     target, value, _ = instruction.operands
-    read, write = reader(context, value, kind), writer(context, target, kind)
+    read, write = context.reader(value, kind), context.writer(target, kind)
 
     def reduce(lanes: Lanes) -> None:
-        values = wide(context, read())
+        values = context.wide(read())
         limits = np.iinfo(values.dtype)
         start = {None: limits.max if name == "min" else limits.min, -1: ~values.dtype.type(0)}
         neutral = values.dtype.type(start.get(identity, 0))
@@ -181,8 +172,8 @@ def _sync(context: Context, instruction: Instruction) -> Step:
 
 def _elect(context: Context, instruction: Instruction) -> Step:
     """elect.sync: the lowest lane that takes part."""
-    write_lane = writer(context, instruction.operands[0], "b32")
-    write_chosen = writer(context, instruction.operands[1], "pred")
+    write_lane = context.writer(instruction.operands[0], "b32")
+    write_chosen = context.writer(instruction.operands[1], "pred")
 
     def elect(lanes: Lanes) -> None:
         first = lanes.mask.reshape(-1, WARP).argmax(axis=1).astype(np.uint32)
@@ -267,7 +258,7 @@ class Barriers:
             step = _reduce_block(context, instruction, target, predicate)
         elif kinds not in (["sync"], ["arrive"]) or len(operands) > 2:
             raise unknown(instruction)
-        numbers = [reader(context, operand, "u32") for operand in operands]
+        numbers = [context.reader(operand, "u32") for operand in operands]
         if kinds == ["arrive"]:
             return lambda lanes: self._announce(instruction, lanes, numbers[0]())
         self._add(Sync(instruction, "block", step, None, *numbers))
@@ -275,7 +266,7 @@ class Barriers:
 
     def _add(self, sync: Sync) -> None:
         if sync.instruction.guard:
-            sync.guard = predicate_reader(self.context, sync.instruction)
+            sync.guard = self.context.predicate_reader(sync.instruction)
         if sync.step:
             sync.step = around(self.context, sync.instruction, sync.step)
         self.syncs[sync.instruction.number] = sync
@@ -565,8 +556,8 @@ def _reduce_block(
 ) -> Step:
     """bar.red: how many of the block's threads say yes, or whether all or any do."""
     mode = instruction.modifiers[-2]
-    read = reader(context, predicate, "pred")
-    write = writer(context, target, "u32" if mode == "popc" else "pred")
+    read = context.reader(predicate, "pred")
+    write = context.writer(target, "u32" if mode == "popc" else "pred")
 
     def reduce(lanes: Lanes) -> None:
         padded = context.shared.padded

@@ -10,7 +10,6 @@ same in every thread. It holds raw bits; an instruction views them as its own ty
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable
 
@@ -27,8 +26,8 @@ from .analysis import (
     unset,
 )
 from .findings import Findings, Reporter, Suspicion
-from .geometry import Batch, Lanes, Shape, SpecialRegisters
-from .hardware import WARP, Counters
+from .geometry import Batch, Lanes, Shape, SpecialRegisters, numbered
+from .hardware import Counters
 from .instructions import (
     DTYPES,
     UNSIGNED,
@@ -58,6 +57,22 @@ Memory = GlobalMemory | SharedMemory | LocalMemory | GenericMemory
 # Where functions are, by their number: no array is there.
 FUNCTIONS, FUNCTION_STEP = 1 << 16, 256
 STACK = 1 << 15  # bytes of a thread, for the local variables of calls
+
+Reader = Callable[[], np.ndarray]
+Writer = Callable[[np.ndarray, Lanes], None]
+AddressReader = Callable[[Lanes], np.ndarray]
+
+
+def _constant(operand: Immediate, kind: str) -> np.ndarray:
+    dtype = DTYPES[kind]
+    if kind == "pred":
+        return np.array([operand.value != 0])
+    if operand.float_bits == 0 and kind.startswith("f"):
+        return np.array([operand.value], dtype)
+    if operand.float_bits == 64 and kind == "f32":  # a decimal, or 0d...
+        return np.array([operand.value], np.uint64).view(np.float64).astype(dtype)
+    bits = operand.value & (1 << 8 * dtype.itemsize) - 1
+    return np.array([bits], UNSIGNED[dtype.itemsize]).view(dtype)
 
 
 class Context:
@@ -158,205 +173,168 @@ class Context:
         """Add a finding about the slots of a bool array."""
         self.reporter.report(kind, instruction, message, np.flatnonzero(slots))
 
+    def memory_space(self, instruction: Instruction) -> Memory:
+        """The memory that a load or store goes to."""
+        modifiers = {*instruction.modifiers}
+        if instruction.names_shared:
+            return self.shared
+        if modifiers & {"param", "param_func"}:
+            return self.arguments
+        if "local" in modifiers:
+            return self.local
+        return self.global_memory if modifiers & {"global", "const"} else self.generic
 
-def names_shared(instruction: Instruction) -> bool:
-    """Whether its addresses are those within shared memory."""
-    return bool({"shared", "shared_cta", "shared_cluster"} & {*instruction.modifiers})
+    # ---- operands ----
 
+    def predicate_reader(self, instruction: Instruction) -> Reader:
+        """A function that returns, per thread, whether the guard lets the instruction run."""
+        register, negated = instruction.guard
+        return self.reader(Negated(register) if negated else register, "pred")
 
-def memory_space(context: Context, instruction: Instruction) -> Memory:
-    """The memory that a load or store goes to."""
-    modifiers = {*instruction.modifiers}
-    if names_shared(instruction):
-        return context.shared
-    if modifiers & {"param", "param_func"}:
-        return context.arguments
-    if "local" in modifiers:
-        return context.local
-    return context.global_memory if modifiers & {"global", "const"} else context.generic
+    def reader(self, operand: Operand, kind: str) -> Reader:
+        """A function that returns an operand's value as an array of PTX type `kind`."""
+        wanted = DTYPES[kind]
+        if isinstance(operand, Negated):
+            positive = self.reader(operand.register, kind)
+            return lambda: ~positive()
+        if isinstance(operand, Immediate):
+            constant = _constant(operand, kind)
+            return lambda: constant
+        if isinstance(operand, Special):
+            if operand.name in CLOCKS:
 
+                def tick() -> np.ndarray:
+                    self.clock += 1
+                    return np.array([self.clock]).astype(UNSIGNED[wanted.itemsize]).view(wanted)
 
-# ---- operands ------------------------------------------------------------------------------------
+                return tick
+            if operand.name not in self.specials:
+                raise UnsupportedPTX(
+                    f"the SIMT machine does not have the register {operand.name!r}"
+                )
+            specials, name, bits = self.specials, operand.name, UNSIGNED[wanted.itemsize]
+            return lambda: specials.read(name).astype(bits, copy=False).view(wanted)
+        if isinstance(operand, Label) and operand.name in self.kernel.framed:
+            frame, offset = self.kernel.framed[operand.name]
+            registers, number, shift = self.registers, self.index[frame], np.uint64(offset)
+            return lambda: (
+                (registers[number] + shift).astype(UNSIGNED[wanted.itemsize]).view(wanted)
+            )
+        if isinstance(operand, Label) and operand.name in self.addresses:
+            place = np.array([self.addresses[operand.name]], UNSIGNED[wanted.itemsize])
+            return lambda: place.view(wanted)
+        if not isinstance(operand, Register) or operand.name not in self.index:
+            raise UnsupportedPTX(f"the SIMT machine does not know the operand {operand}")
+        registers, number = self.registers, self.index[operand.name]
+        held = type_size(self.kernel.registers[operand.name])
+        if held != wanted.itemsize:  # a narrow type reads the low bits of a wide register
 
+            def read_low_bits() -> np.ndarray:
+                narrow = registers[number].view(UNSIGNED[held]).astype(UNSIGNED[wanted.itemsize])
+                return narrow.view(wanted)
 
-Reader = Callable[[], np.ndarray]
-Writer = Callable[[np.ndarray, Lanes], None]
-AddressReader = Callable[[Lanes], np.ndarray]
+            return read_low_bits
 
+        def read() -> np.ndarray:
+            value = registers[number]
+            return value if value.dtype is wanted else value.view(wanted)
 
-def predicate_reader(context: Context, instruction: Instruction) -> Reader:
-    """A function that returns, per thread, whether the guard lets the instruction run."""
-    register, negated = instruction.guard
-    return reader(context, Negated(register) if negated else register, "pred")
+        return read
 
+    def writer(self, operand: Operand, kind: str) -> Writer:
+        """A function that stores a result of PTX type `kind` for the given lanes."""
+        if not isinstance(operand, Register):
+            raise UnsupportedPTX(f"the SIMT machine cannot write to {operand}")
+        if operand.name == "_":
+            return lambda value, lanes: None
+        registers, number = self.registers, self.index[operand.name]
+        held = type_size(self.kernel.registers[operand.name])
+        widen = None
+        if held != DTYPES[kind].itemsize:
+            widen = np.dtype(f"{'int' if kind[0] == 's' else 'uint'}{8 * held}")
 
-def reader(context: Context, operand: Operand, kind: str) -> Reader:
-    """A function that returns an operand's value as an array of PTX type `kind`."""
-    wanted = DTYPES[kind]
-    if isinstance(operand, Negated):
-        positive = reader(context, operand.register, kind)
-        return lambda: ~positive()
-    if isinstance(operand, Immediate):
-        constant = _constant(operand, kind)
-        return lambda: constant
-    if isinstance(operand, Special):
-        if operand.name in CLOCKS:
+        def write(value: np.ndarray, lanes: Lanes) -> None:
+            if widen is not None:
+                value = value.astype(widen)
+            if lanes.whole:
+                registers[number] = value
+            else:
+                registers[number] = np.where(lanes.mask, value, registers[number].view(value.dtype))
 
-            def tick() -> np.ndarray:
-                context.clock += 1
-                return np.array([context.clock]).astype(UNSIGNED[wanted.itemsize]).view(wanted)
+        return write
 
-            return tick
-        if operand.name not in context.specials:
-            raise UnsupportedPTX(f"the SIMT machine does not have the register {operand.name!r}")
-        specials, name, bits = context.specials, operand.name, UNSIGNED[wanted.itemsize]
-        return lambda: specials.read(name).astype(bits, copy=False).view(wanted)
-    if isinstance(operand, Label) and operand.name in context.kernel.framed:
-        frame, offset = context.kernel.framed[operand.name]
-        registers, number, shift = context.registers, context.index[frame], np.uint64(offset)
-        return lambda: (registers[number] + shift).astype(UNSIGNED[wanted.itemsize]).view(wanted)
-    if isinstance(operand, Label) and operand.name in context.addresses:
-        place = np.array([context.addresses[operand.name]], UNSIGNED[wanted.itemsize])
-        return lambda: place.view(wanted)
-    if not isinstance(operand, Register) or operand.name not in context.index:
-        raise UnsupportedPTX(f"the SIMT machine does not know the operand {operand}")
-    registers, number = context.registers, context.index[operand.name]
-    held = type_size(context.kernel.registers[operand.name])
-    if held != wanted.itemsize:  # a narrow type reads the low bits of a wide register
+    def wide_reader(self, operand: Operand, kind: str) -> Reader:
+        """Reads an operand as one int64 per slot."""
+        read = self.reader(operand, kind)
+        return lambda: np.broadcast_to(read(), self.slots).astype(np.int64)
 
-        def read_low_bits() -> np.ndarray:
-            narrow = registers[number].view(UNSIGNED[held]).astype(UNSIGNED[wanted.itemsize])
-            return narrow.view(wanted)
+    def address_reader(self, address: Operand) -> AddressReader:
+        """A function that returns the int64 address of every slot, stand-ins for idle slots."""
+        if not isinstance(address, Address):
+            raise UnsupportedPTX(f"the SIMT machine does not know the address {address}")
+        offset = np.int64(address.offset)
+        if isinstance(address.base, str) and address.base in self.kernel.framed:
+            frame, within = self.kernel.framed[address.base]
+            return self.address_reader(Address(Register(frame), within + address.offset))
+        if isinstance(address.base, str):
+            if address.base not in self.addresses:
+                raise UnsupportedPTX(f"the SIMT machine does not hold {address.base!r}")
+            place = np.array([self.addresses[address.base]], np.int64)
+            return lambda lanes: np.broadcast_to(place + offset, self.slots)
+        wide = self.kernel.registers[address.base.name].endswith("64")
+        read_narrow = self.reader(address.base, "s64" if wide else "s32")
 
-        return read_low_bits
+        def read() -> np.ndarray:
+            return read_narrow() if wide else read_narrow().astype(np.int64)
 
-    def read() -> np.ndarray:
-        value = registers[number]
-        return value if value.dtype is wanted else value.view(wanted)
+        def addresses(lanes: Lanes) -> np.ndarray:
+            value = read() + offset if offset else read()
+            if len(value) != self.slots:
+                return np.broadcast_to(value, self.slots)
+            return lanes.with_stand_ins(value)
 
-    return read
+        return addresses
 
+    def shared_reader(self, operand: Address, generic: bool = False) -> AddressReader:
+        """As `address_reader`, for the operand of an instruction on shared memory; `generic` if a
+        register there holds a generic address."""
+        read = self.address_reader(operand)
+        start = np.int64(SHARED_WINDOW if generic and isinstance(operand.base, Register) else 0)
+        return lambda lanes: read(lanes) - start
 
-def _constant(operand: Immediate, kind: str) -> np.ndarray:
-    dtype = DTYPES[kind]
-    if kind == "pred":
-        return np.array([operand.value != 0])
-    if operand.float_bits == 0 and kind.startswith("f"):
-        return np.array([operand.value], dtype)
-    if operand.float_bits == 64 and kind == "f32":  # a decimal, or 0d...
-        return np.array([operand.value], np.uint64).view(np.float64).astype(dtype)
-    bits = operand.value & (1 << 8 * dtype.itemsize) - 1
-    return np.array([bits], UNSIGNED[dtype.itemsize]).view(dtype)
+    # ---- shuffles ----
 
+    def wide(self, values: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(values, self.slots) if len(values) == 1 else values
 
-def writer(context: Context, operand: Operand, kind: str) -> Writer:
-    """A function that stores a result of PTX type `kind` for the given lanes."""
-    if not isinstance(operand, Register):
-        raise UnsupportedPTX(f"the SIMT machine cannot write to {operand}")
-    if operand.name == "_":
-        return lambda value, lanes: None
-    registers, number = context.registers, context.index[operand.name]
-    held = type_size(context.kernel.registers[operand.name])
-    widen = None
-    if held != DTYPES[kind].itemsize:
-        widen = np.dtype(f"{'int' if kind[0] == 's' else 'uint'}{8 * held}")
+    def source_reader(
+        self, instruction: Instruction
+    ) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+        """Reads of a shuffle (the lane that each slot takes from, whether it is within bounds)."""
+        mode = next(m for m in instruction.modifiers if m in ("up", "down", "bfly", "idx"))
+        *_, amount, clamp, _ = instruction.operands
+        read_amount, read_clamp = self.reader(amount, "u32"), self.reader(clamp, "u32")
 
-    def write(value: np.ndarray, lanes: Lanes) -> None:
-        if widen is not None:
-            value = value.astype(widen)
-        if lanes.whole:
-            registers[number] = value
-        else:
-            registers[number] = np.where(lanes.mask, value, registers[number].view(value.dtype))
+        def read() -> tuple[np.ndarray, np.ndarray]:
+            lane = numbered(self.slots)[0]
+            by, control = read_amount().astype(np.int64), read_clamp().astype(np.int64)
+            segment, limit = control >> 8 & 31, control & 31  # PTX ISA, shfl.sync
+            last = lane & segment | limit & ~segment
+            source = {
+                "up": lambda: lane - (by & 31),
+                "down": lambda: lane + (by & 31),
+                "bfly": lambda: lane ^ by & 31,
+                "idx": lambda: lane & segment | by & ~segment & 31,
+            }[mode]()
+            valid = source >= last if mode == "up" else source <= last
+            return np.where(valid, source, lane), valid
 
-    return write
+        return read
 
-
-def wide_reader(context: Context, operand: Operand, kind: str) -> Reader:
-    """Reads an operand as one int64 per slot."""
-    read = reader(context, operand, kind)
-    return lambda: np.broadcast_to(read(), context.slots).astype(np.int64)
-
-
-def address_reader(context: Context, address: Operand) -> AddressReader:
-    """A function that returns the int64 address of every slot, stand-ins for idle slots."""
-    if not isinstance(address, Address):
-        raise UnsupportedPTX(f"the SIMT machine does not know the address {address}")
-    offset = np.int64(address.offset)
-    if isinstance(address.base, str) and address.base in context.kernel.framed:
-        frame, within = context.kernel.framed[address.base]
-        return address_reader(context, Address(Register(frame), within + address.offset))
-    if isinstance(address.base, str):
-        if address.base not in context.addresses:
-            raise UnsupportedPTX(f"the SIMT machine does not hold {address.base!r}")
-        place = np.array([context.addresses[address.base]], np.int64)
-        return lambda lanes: np.broadcast_to(place + offset, context.slots)
-    wide = context.kernel.registers[address.base.name].endswith("64")
-    read_narrow = reader(context, address.base, "s64" if wide else "s32")
-
-    def read() -> np.ndarray:
-        return read_narrow() if wide else read_narrow().astype(np.int64)
-
-    def addresses(lanes: Lanes) -> np.ndarray:
-        value = read() + offset if offset else read()
-        if len(value) != context.slots:
-            return np.broadcast_to(value, context.slots)
-        return lanes.with_stand_ins(value)
-
-    return addresses
-
-
-def shared_reader(context: Context, operand: Address, generic: bool = False) -> AddressReader:
-    """As `address_reader`, for the operand of an instruction on shared memory; `generic` if a
-    register there holds a generic address."""
-    read = address_reader(context, operand)
-    start = np.int64(SHARED_WINDOW if generic and isinstance(operand.base, Register) else 0)
-    return lambda lanes: read(lanes) - start
-
-
-# ---- shuffles ------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=4)
-def numbered(slots: int) -> tuple[np.ndarray, np.ndarray]:
-    """(its lane, the first slot of its warp) of each slot."""
-    every = np.arange(slots)
-    return every & (WARP - 1), every & ~(WARP - 1)
-
-
-def wide(context: Context, values: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(values, context.slots) if len(values) == 1 else values
-
-
-def source_reader(
-    context: Context, instruction: Instruction
-) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
-    """Reads of a shuffle (the lane that each slot takes from, whether that is within bounds)."""
-    mode = next(m for m in instruction.modifiers if m in ("up", "down", "bfly", "idx"))
-    *_, amount, clamp, _ = instruction.operands
-    read_amount, read_clamp = reader(context, amount, "u32"), reader(context, clamp, "u32")
-
-    def read() -> tuple[np.ndarray, np.ndarray]:
-        lane = numbered(context.slots)[0]
-        by, control = read_amount().astype(np.int64), read_clamp().astype(np.int64)
-        segment, limit = control >> 8 & 31, control & 31  # PTX ISA, shfl.sync
-        last = lane & segment | limit & ~segment
-        source = {
-            "up": lambda: lane - (by & 31),
-            "down": lambda: lane + (by & 31),
-            "bfly": lambda: lane ^ by & 31,
-            "idx": lambda: lane & segment | by & ~segment & 31,
-        }[mode]()
-        valid = source >= last if mode == "up" else source <= last
-        return np.where(valid, source, lane), valid
-
-    return read
-
-
-def exchange_reader(
-    context: Context, instruction: Instruction
-) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
-    """Reads of a shuffle (the lane that each slot takes from, what each slot offers as uint32)."""
-    sources = source_reader(context, instruction)
-    read = reader(context, instruction.operands[-4], "b32")
-    return lambda: (sources()[0], wide(context, read()))
+    def exchange_reader(
+        self, instruction: Instruction
+    ) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+        """Reads of a shuffle (the lane that each slot takes from, what each offers as uint32)."""
+        sources = self.source_reader(instruction)
+        read = self.reader(instruction.operands[-4], "b32")
+        return lambda: (sources()[0], self.wide(read()))

@@ -7,6 +7,7 @@ padded to whole warps.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -247,3 +248,10 @@ class Groups(dict[int, np.ndarray]):
 
     def _join(self, key: int, mask: np.ndarray) -> None:
         self[key] = self[key] | mask if key in self else mask
+
+
+@functools.lru_cache(maxsize=4)
+def numbered(slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """(its lane, the first slot of its warp) of each slot."""
+    every = np.arange(slots)
+    return every & (WARP - 1), every & ~(WARP - 1)

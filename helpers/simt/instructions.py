@@ -124,6 +124,11 @@ class Instruction:
     def where(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def names_shared(self) -> bool:
+        """Whether its addresses are those within shared memory."""
+        return bool({"shared", "shared_cta", "shared_cluster"} & {*self.modifiers})
+
     @cached_property
     def targets(self) -> tuple[Operand, ...]:
         """The operands that it writes; they come first."""

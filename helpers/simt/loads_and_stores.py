@@ -12,15 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .analysis import ORDINARY, STRONG_LOADS, optimistic_loads
-from .context import (
-    Context,
-    Memory,
-    address_reader,
-    memory_space,
-    names_shared,
-    reader,
-    writer,
-)
+from .context import Context, Memory
 from .geometry import Lanes, Step
 from .hardware import Counters
 from .instructions import (
@@ -75,10 +67,10 @@ def _load_parameter(context: Context, instruction: Instruction) -> Step:
     kind = instruction.modifiers[-1]
     if address.base in context.arguments.offsets:  # an argument or the result of a function call
         return _load(context, instruction, context.uncounted)
-    writers = [writer(context, element, kind) for element in elements(target)]
+    writers = [context.writer(element, kind) for element in elements(target)]
     size, space = type_size(kind), np.frombuffer(context.parameters, np.uint8)
     if isinstance(address.base, Register):  # an array in a struct, indexed at run time
-        addresses = address_reader(context, address)
+        addresses = context.address_reader(address)
 
         def load_indexed(lanes: Lanes) -> None:
             for place, write in enumerate(writers):
@@ -121,9 +113,9 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     access = access_of(context, instruction, *about, polls=polls)
     if instruction.number in optimistic_loads(context.kernel):
         access.scope = GPU
-    addresses = address_reader(context, instruction.operands[1])
-    writers = [writer(context, target, kind) for target in targets]
-    memory, dtype = memory_space(context, instruction), DTYPES[kind]
+    addresses = context.address_reader(instruction.operands[1])
+    writers = [context.writer(target, kind) for target in targets]
+    memory, dtype = context.memory_space(instruction), DTYPES[kind]
     suspicion, numbers = context.suspicion, [context.index.get(t.name) for t in targets]
 
     def load(lanes: Lanes) -> None:
@@ -145,9 +137,9 @@ def translate_store(context: Context, instruction: Instruction) -> Step:
     kind = instruction.modifiers[-1]
     sources = elements(instruction.operands[1])
     access = access_of(context, instruction, type_size(kind), len(sources), tally)
-    addresses = address_reader(context, instruction.operands[0])
-    readers = [reader(context, source, f"b{8 * access.size}") for source in sources]
-    memory = memory_space(context, instruction)
+    addresses = context.address_reader(instruction.operands[0])
+    readers = [context.reader(source, f"b{8 * access.size}") for source in sources]
+    memory = context.memory_space(instruction)
 
     def store(lanes: Lanes) -> None:
         values = []
@@ -166,14 +158,14 @@ def convert(context: Context, instruction: Instruction) -> Step:
     """cvta between addresses within shared or local memory and generic ones."""
     target, source = instruction.operands
     kind = instruction.modifiers[-1]
-    if names_shared(instruction):
+    if instruction.names_shared:
         start = SHARED_WINDOW
     elif "local" in instruction.modifiers:
         start = LOCAL_WINDOW
     else:
         raise unknown(instruction)
     shift = np.int64(-start if "to" in instruction.modifiers else start)
-    read, write = reader(context, source, f"s{kind[1:]}"), writer(context, target, f"s{kind[1:]}")
+    read, write = context.reader(source, f"s{kind[1:]}"), context.writer(target, f"s{kind[1:]}")
     return lambda lanes: write(read() + shift, lanes)
 
 
@@ -181,7 +173,7 @@ def is_in_space(context: Context, instruction: Instruction) -> Step:
     """isspacep: whether a generic address lies in shared, local or global memory."""
     target, source = instruction.operands
     space = instruction.modifiers[0]
-    read, write = reader(context, source, "s64"), writer(context, target, "pred")
+    read, write = context.reader(source, "s64"), context.writer(target, "pred")
     spaces = {
         "shared": (SHARED_WINDOW, SHARED_WINDOW + SHARED_STEP),
         "shared_cta": (SHARED_WINDOW, SHARED_WINDOW + SHARED_STEP),
@@ -204,8 +196,8 @@ def map_to_block(context: Context, instruction: Instruction) -> Step:
     """mapa: an address of the own shared memory as that of a block of the cluster."""
     start, kind = _start(instruction), f"s{instruction.modifiers[-1][1:]}"
     target, source, rank = instruction.operands
-    read, write = reader(context, source, kind), writer(context, target, kind)
-    read_rank = reader(context, rank, "u32")
+    read, write = context.reader(source, kind), context.writer(target, kind)
+    read_rank = context.reader(rank, "u32")
 
     def map_address(lanes: Lanes) -> None:
         near = (read() - start) % SHARED_STEP
@@ -219,7 +211,7 @@ def rank_of(context: Context, instruction: Instruction) -> Step:
     """getctarank: the block that an address belongs to."""
     start = _start(instruction)
     target, source = instruction.operands
-    read, write = reader(context, source, "s64" if start else "s32"), writer(context, target, "u32")
+    read, write = context.reader(source, "s64" if start else "s32"), context.writer(target, "u32")
 
     def find_rank(lanes: Lanes) -> None:
         rank = (read() - start) // SHARED_STEP - 1
@@ -294,12 +286,12 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
         apply = find_operation(name, (kind,)).apply
     operands = list(instruction.operands)
     targets = elements(operands.pop(0)) if instruction.opcode == "atom" else ()
-    addresses = address_reader(context, operands.pop(0))
+    addresses = context.address_reader(operands.pop(0))
     if "L2_cache_hint" in instruction.modifiers:
         operands.pop()
-    sources = [[reader(context, part, kind) for part in elements(one)] for one in operands]
-    writers = [writer(context, target, kind) for target in targets]
-    memory, dtype = memory_space(context, instruction), DTYPES[kind]
+    sources = [[context.reader(part, kind) for part in elements(one)] for one in operands]
+    writers = [context.writer(target, kind) for target in targets]
+    memory, dtype = context.memory_space(instruction), DTYPES[kind]
     tally = context.tally_of(instruction)
     access = access_of(context, instruction, type_size(kind), 1, tally, atomic=True)
     raw = UNSIGNED[access.size]

@@ -7,17 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .context import (
-    AddressReader,
-    Context,
-    Memory,
-    Reader,
-    address_reader,
-    exchange_reader,
-    memory_space,
-    reader,
-    wide_reader,
-)
+from .context import AddressReader, Context, Memory, Reader
 from .geometry import Lanes, Step
 from .hardware import ALLOCATION_ALIGN, WARP
 from .instructions import (
@@ -64,7 +54,7 @@ def around(context: Context, instruction: Instruction, step: Step) -> Step:
     parts = list(_parts(context, instruction))
     watched = watch.watches(instruction) and bool(parts)
     line, kind = watch.line_of(instruction), _event_kind(context, instruction, parts)
-    exchange = exchange_reader(context, instruction) if kind == "shuffle" else None
+    exchange = context.exchange_reader(instruction) if kind == "shuffle" else None
 
     def recorded(lanes: Lanes) -> None:
         kept = []
@@ -104,14 +94,14 @@ def _parts(context: Context, instruction: Instruction) -> Iterator[Part]:
     """The memories that an instruction reaches; none for the parameters of the kernel."""
     operands, modifiers = instruction.operands, instruction.modifiers
     if instruction.opcode in VERBS:
-        memory = memory_space(context, instruction)
+        memory = context.memory_space(instruction)
         if memory is context.arguments:
             return
         place = next(k for k, one in enumerate(operands) if isinstance(one, Address))
         kind = next(one for one in reversed(modifiers) if one in DTYPES)
         values = operands[1 - place] if len(operands) > 1 else operands[0]
         width = type_size(kind) * len(elements(values))
-        addresses = address_reader(context, operands[place])
+        addresses = context.address_reader(operands[place])
         readers = _value_readers(context, elements(values), type_size(kind))
         yield Part(VERBS[instruction.opcode], memory, addresses, width, readers)
     elif instruction.opcode == "cp" and isinstance(operands[0] if operands else None, Address):
@@ -119,15 +109,15 @@ def _parts(context: Context, instruction: Instruction) -> Iterator[Part]:
             return  # a prefetch, or cp.async.mbarrier.arrive
         size = operands[2]
         fixed = isinstance(size, Immediate)
-        widths = size.value if fixed else wide_reader(context, size, "u32")
+        widths = size.value if fixed else context.wide_reader(size, "u32")
         shared, outside = context.shared, context.global_memory
         to, source = (
             (shared, outside)
             if modifiers[1] != "bulk"
             else (outside if one == "global" else shared for one in modifiers[2:4])
         )
-        yield Part("load", source, address_reader(context, operands[1]), widths)
-        yield Part("store", to, address_reader(context, operands[0]), widths)
+        yield Part("load", source, context.address_reader(operands[1]), widths)
+        yield Part("store", to, context.address_reader(operands[0]), widths)
 
 
 def _value_readers(context: Context, operands: Sequence[Operand], size: int) -> list[Reader]:
@@ -135,7 +125,7 @@ def _value_readers(context: Context, operands: Sequence[Operand], size: int) -> 
     known = all(
         isinstance(one, Immediate) or getattr(one, "name", "") in context.index for one in operands
     )
-    return [reader(context, one, f"b{8 * size}") for one in operands] if known else []
+    return [context.reader(one, f"b{8 * size}") for one in operands] if known else []
 
 
 def _record(

@@ -24,15 +24,7 @@ import numpy as np
 
 from .analysis import MEMORY, MORE, Poll, ragged_loops
 from .barriers import OPCODES, Barriers
-from .context import (
-    FUNCTION_STEP,
-    FUNCTIONS,
-    Context,
-    Reader,
-    predicate_reader,
-    reader,
-    wide_reader,
-)
+from .context import FUNCTION_STEP, FUNCTIONS, Context, Reader
 from .cuda_text import plain_name
 from .findings import UndefinedBits
 from .geometry import Batch, Groups, Lanes, Step
@@ -101,7 +93,7 @@ class Calls:
         doubtful = context.suspicion.shadows.get(number)
         sure = lanes.mask if doubtful is None else lanes.mask & (doubtful.bits == 0)
         context.suspicion.use(number, lanes.mask, site.instruction)
-        addresses = wide_reader(context, target, "u64")()
+        addresses = context.wide_reader(target, "u64")()
         for address in np.unique(addresses[lanes.mask]).tolist():
             mask = lanes.mask & (addresses == address)
             function = self._at(address)
@@ -321,11 +313,11 @@ class Scheduler:
                 block.leaves, block.end = functions[last.number], Scheduler._return
             else:
                 targets = [number_of.get(to) for to in kernel.targets(last)]
-                block.guard = predicate_reader(context, last) if last.guard else None
+                block.guard = context.predicate_reader(last) if last.guard else None
                 block.poll = context.polls.get(last.number)
                 block.end = Scheduler._trap if last.opcode == "trap" else Scheduler._branch
                 if last.opcode == "brx":
-                    block.table = reader(context, last.operands[0], "u32"), targets
+                    block.table = context.reader(last.operands[0], "u32"), targets
                     block.end = Scheduler._switch
                 elif targets:
                     block.target = targets[0]  # None: a label at the end means return

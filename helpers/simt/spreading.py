@@ -18,14 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .context import (
-    Context,
-    address_reader,
-    exchange_reader,
-    memory_space,
-    predicate_reader,
-    reader,
-)
+from .context import Context
 from .findings import UndefinedBits, joined
 from .geometry import Lanes, Step
 from .hardware import WARP
@@ -58,7 +51,7 @@ def follow(context: Context, instruction: Instruction, step: Step, guarded: bool
     """`step`, and what it does to undefined bits; `guarded` if the step minds the guard itself."""
     suspicion = context.suspicion
     guard = instruction.guard if guarded else None
-    condition = predicate_reader(context, instruction) if guard else None
+    condition = context.predicate_reader(instruction) if guard else None
     gate = context.index[guard[0].name] if guard else -1
     involved = {gate, *_numbers(context, instruction.operands)}
     targets = _numbers(context, instruction.targets)
@@ -144,8 +137,8 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
     address, value = instruction.operands[:2]
     parts = _each(context, elements(value))
     base = _numbers(context, [address])
-    memory = memory_space(context, instruction)
-    read, stored = address_reader(context, address), _raw(instruction.modifiers[-1])
+    memory = context.memory_space(instruction)
+    read, stored = context.address_reader(address), _raw(instruction.modifiers[-1])
     # A struct is copied as integers, and bytes behind a defined one may be its padding.
     struct = suspicion.padding and instruction.modifiers[-1][0] in "bus"
 
@@ -178,7 +171,7 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
 
 def _shuffling(context: Context, instruction: Instruction) -> Rule:
     *targets, value, amount, clamp, members = instruction.operands
-    suspicion, sources = context.suspicion, exchange_reader(context, instruction)
+    suspicion, sources = context.suspicion, context.exchange_reader(instruction)
     written, read = _numbers(context, targets), _numbers(context, [value])
     controls = _numbers(context, [amount, clamp, members])
 
@@ -234,7 +227,7 @@ def _arithmetic(context: Context, instruction: Instruction, operation: PtxOperat
     written = _each(context, operands[:count])
     sources = _each(context, operands[count:])
     readers = [
-        reader(context, one, kind)
+        context.reader(one, kind)
         for one, kind in zip(operands[count:], operation.sources, strict=True)
     ]
     spread = spreader(instruction, operation)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .analysis import JUMPS
 from .asynchronous import translate_async_store, translate_copy, translate_mbarrier
-from .context import Context, predicate_reader, reader, writer
+from .context import Context
 from .geometry import Lanes, Step
 from .instructions import (
     UNSIGNED,
@@ -60,7 +60,7 @@ def _refused(context: Context, instruction: Instruction) -> Step:
 
 def _policy(context: Context, instruction: Instruction) -> Step:
     """createpolicy: a hint for the L2 cache, so that any number will do."""
-    write = writer(context, instruction.operands[0], "b64")
+    write = context.writer(instruction.operands[0], "b64")
     return lambda lanes: write(np.zeros(1, np.uint64), lanes)
 
 
@@ -82,7 +82,7 @@ def _store(context: Context, instruction: Instruction) -> Step:
 
 
 def _guarded(context: Context, instruction: Instruction, step: Step) -> Step:
-    read = predicate_reader(context, instruction)
+    read = context.predicate_reader(instruction)
 
     def guarded(lanes: Lanes) -> None:
         chosen = lanes.mask & read()
@@ -98,7 +98,7 @@ def _division(context: Context, instruction: Instruction) -> Step:
     step, divisor = _arithmetic(context, instruction), instruction.operands[-1]
     if is_float(instruction.modifiers[-1]):
         return step
-    read = reader(context, divisor, instruction.modifiers[-1])
+    read = context.reader(divisor, instruction.modifiers[-1])
     number = context.index.get(divisor.name) if isinstance(divisor, Register) else None
 
     def divide(lanes: Lanes) -> None:
@@ -123,10 +123,10 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
         raise UnsupportedPTX(
             f"the SIMT machine expects another operand count in {instruction.text!r}"
         )
-    write = writer(context, operands[0], operation.result)
+    write = context.writer(operands[0], operation.result)
     readers = []
     for operand, kind in zip(operands[targets:], operation.sources, strict=True):
-        read = reader(context, operand, kind)
+        read = context.reader(operand, kind)
         subnormal = not (isinstance(operand, Register) and operand.name in context.normal)
         if operation.flush and kind == "f32" and subnormal:
             read = _flushing(read, isinstance(operand, Immediate))
@@ -135,7 +135,7 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
     if operation.flush and operation.result == "f32" and instruction.opcode not in UNCHANGED_BITS:
         apply = _flush_result(apply)
     if targets == 2:
-        complement, write_complement = operation.complement, writer(context, operands[1], "pred")
+        complement, write_complement = operation.complement, context.writer(operands[1], "pred")
 
         def both(lanes: Lanes) -> None:
             values = [read() for read in readers]
@@ -172,8 +172,8 @@ def _pack_or_unpack(context: Context, instruction: Instruction) -> Step:
     wide = int(instruction.modifiers[-1][1:])
     if isinstance(target, Vector):
         part = wide // len(target.elements)
-        read = reader(context, source, f"b{wide}")
-        writers = [writer(context, element, f"b{part}") for element in target.elements]
+        read = context.reader(source, f"b{wide}")
+        writers = [context.writer(element, f"b{part}") for element in target.elements]
 
         def unpack(lanes: Lanes) -> None:
             value = read()
@@ -183,8 +183,8 @@ def _pack_or_unpack(context: Context, instruction: Instruction) -> Step:
 
         return unpack
     part = wide // len(source.elements)
-    readers = [reader(context, element, f"b{part}") for element in source.elements]
-    write = writer(context, target, f"b{wide}")
+    readers = [context.reader(element, f"b{part}") for element in source.elements]
+    write = context.writer(target, f"b{wide}")
     dtype = UNSIGNED[wide // 8]
 
     def pack(lanes: Lanes) -> None:
