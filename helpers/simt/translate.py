@@ -14,7 +14,6 @@ from .context import Context
 from .geometry import Lanes, Step
 from .instructions import (
     UNSIGNED,
-    Immediate,
     Instruction,
     Register,
     UnsupportedPTX,
@@ -129,41 +128,24 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
         read = context.reader(operand, kind)
         subnormal = not (isinstance(operand, Register) and operand.name in context.normal)
         if operation.flush and kind == "f32" and subnormal:
-            read = _flushing(read, isinstance(operand, Immediate))
+            read = _flushed(read)
         readers.append(read)
     apply = operation.apply
     if operation.flush and operation.result == "f32" and instruction.opcode not in UNCHANGED_BITS:
-        apply = _flush_result(apply)
-    if targets == 2:
-        complement, write_complement = operation.complement, context.writer(operands[1], "pred")
+        apply = _flushed(apply)
+    write_second = context.writer(operands[1], "pred") if targets == 2 else None
 
-        def both(lanes: Lanes) -> None:
-            values = [read() for read in readers]
-            write(apply(*values), lanes)
-            write_complement(complement(*values), lanes)
+    def calculate(lanes: Lanes) -> None:
+        values = [read() for read in readers]
+        write(apply(*values), lanes)
+        if write_second:
+            write_second(operation.complement(*values), lanes)
 
-        return both
-    if len(readers) == 1:
-        (first,) = readers
-        return lambda lanes: write(apply(first()), lanes)
-    if len(readers) == 2:
-        first, second = readers
-        return lambda lanes: write(apply(first(), second()), lanes)
-    if len(readers) == 3:
-        first, second, third = readers
-        return lambda lanes: write(apply(first(), second(), third()), lanes)
-    return lambda lanes: write(apply(*(read() for read in readers)), lanes)
+    return calculate
 
 
-def _flushing(read: Callable[[], np.ndarray], constant: bool) -> Callable[[], np.ndarray]:
-    if constant:
-        value = flush(read())
-        return lambda: value
-    return lambda: flush(read())
-
-
-def _flush_result(apply: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    return lambda *sources: flush(apply(*sources))
+def _flushed(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda *sources: flush(function(*sources))
 
 
 def _pack_or_unpack(context: Context, instruction: Instruction) -> Step:
