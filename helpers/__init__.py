@@ -39,8 +39,8 @@ from .page.profile import unfused_launches
 from .page.replay import timings
 from .problem.shapes import FEW_SHAPES, REFERENCE_SHAPE
 from .run.bound import bind, load
-from .run.check import check_kernel, check_softmax
-from .run.launch import launch, simulate
+from .run.check import check_softmax
+from .run.launch import check_kernel, launch, simulate
 from .run.references import make_input, poisoned, reference, ulp
 from .simt import CompileError
 

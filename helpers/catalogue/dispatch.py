@@ -14,7 +14,7 @@ from ..simt.cuda_text import token_hash
 from .expressions import Expression
 from .header import header
 from .plan import Header, Plan, inputs
-from .registry import Trial, source, split_trial
+from .registry import WITHOUT_FILE, Trial, source, split_trial
 from .tuned import Tuned, own_plans, shipped_plans
 
 
@@ -84,11 +84,32 @@ def _as_ranked(problem: Problem) -> Problem:
     return problem
 
 
+def step_hash(step: str) -> str:
+    """Return the hash of the code of a step, a variant or a trial; of a step without a kernel file
+    its name. Raises `FileNotFoundError` if there is no such file."""
+    return step if step in WITHOUT_FILE else token_hash(source(f"{split_trial(step).file}.cu"))
+
+
+def plan_of(step: str, at: Problem, gpu: Gpu | None = None) -> Plan | None:
+    """Return how a step is compiled and launched at the sizes and dtype of a problem, whatever the
+    step computes, on a GPU (by default `mode.gpu_for_plans`); None if its header does not accept
+    them."""
+    try:
+        return _plan(step, at, gpu or gpu_for_plans())
+    except ValueError:
+        return None
+
+
+def launch_of(step: str, at: Problem, gpu: Gpu | None = None) -> dict[str, int]:
+    """Return the launch of `plan_of`: grid, block, shared memory and macros; empty without one."""
+    plan = plan_of(step, at, gpu)
+    return plan.launch if plan else {}
+
+
 def current_build(step: str, problem: Problem, gpu: Gpu) -> dict:
     """Return the current code hash and launch of a step, a variant or a trial for a problem. Raises
     `ValueError` if its header does not accept the problem, `FileNotFoundError` without a file."""
-    plan = _plan(step, problem, gpu)
-    return {"hash": token_hash(source(f"{split_trial(step).file}.cu")), "launch": plan.launch}
+    return {"hash": step_hash(step), "launch": _plan(step, problem, gpu).launch}
 
 
 def out_of_date(tuned: Tuned, gpu: Gpu) -> str:

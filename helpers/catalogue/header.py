@@ -43,8 +43,8 @@ import numpy as np
 
 from ..base.arguments import checked
 from ..problem.operations import Operation, parse_computes
-from ..simt import citing
 from ..simt.cuda_text import strip_comments
+from ..simt.places import citing
 from .expressions import Definition, Expression, ExpressionError
 from .plan import AXIS_INPUTS, DTYPE_OPTIONS, INPUTS, Header, HeaderError, option_name
 

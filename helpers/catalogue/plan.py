@@ -15,7 +15,7 @@ import numpy as np
 from ..base.gpu import H200, Gpu
 from ..problem.operations import SOFTMAX, Operation
 from ..problem.problem import MAX_INT, Problem, integer
-from ..simt import ShownShort
+from ..simt.places import ShownShort
 from .expressions import (
     INTEGERS,
     Definition,

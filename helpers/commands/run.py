@@ -27,8 +27,8 @@ from ..measure.records import Case, predicted_at
 from ..measure.workers import Failure
 from ..page.draw.step import series_figure
 from ..page.tables import summary_table
-from ..run.check import check_kernel
-from ..simt.words import at_least
+from ..run.launch import check_kernel
+from ..simt.checks import at_least
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
 from ..problem.operations import CROSS_ENTROPY_LOSS_AND_GRADIENT, MATRIX, SUMMED
 from ..problem.problem import Problem
-from ..run.bound import BoundKernel
 from ..run.check import WrongResult, check_outputs
 from ..run.references import make_inputs, outputs
 
-# Numbers for timed operations: none is neutral, so that no part can be skipped.
-NUMBERS: Mapping[str, float] = MappingProxyType(
-    {"scale": 0.37, "p": 0.1, "seed": 2**33 + 7, "offset": 5, "smoothing": 0.1, "z_loss": 1e-4}
-)
 SAMPLED = 200_000  # approximate number of elements that are checked against fp64
 
 
@@ -102,16 +96,6 @@ def verify(
         check(problem.operation, values, outputs, dict(problem.features), take.rows)
     except WrongResult as error:
         raise WrongResult(f"at {place}: {error.summary}", error.values) from None
-
-
-def numbers_of(bound: BoundKernel) -> dict[str, object]:
-    """The numbers that a kernel is timed with; softmax alone, which is compared with others, has
-    neutral ones."""
-    if bound.problem.plain:
-        return {}
-    asked = {a.name for a in bound.problem.arguments if not a.shape}
-    declared = {parameter.name for parameter in bound.kernel.parameters}
-    return {name: value for name, value in NUMBERS.items() if name in asked & declared}
 
 
 class _Sample:

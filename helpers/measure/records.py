@@ -22,7 +22,7 @@ from ..base.gpu import Gpu, GpuDescription
 from ..base.json_files import Count, Dtype, Must, Natural, Samples, Share, Time, read_json, typed
 from ..base.paths import RECORDS
 from ..catalogue import registry, store
-from ..catalogue.plan import Plan
+from ..catalogue.dispatch import launch_of, plan_of, step_hash
 from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
 from ..catalogue.store import MUST_NOT_CHANGE, AtProblem, Protocol, Run
 from ..problem.problem import Problem
@@ -35,8 +35,6 @@ from ..problem.shapes import (
     Shape,
     family_of,
 )
-from ..run.bound import Kernel, load
-from ..simt.cuda_text import token_hash
 
 PREDICTIONS = RECORDS / "predictions.json"
 # For fused and related operations, recorded in float32 and bfloat16.
@@ -164,13 +162,12 @@ class Case(Timed, AtProblem):
     def copy_gbps(self) -> float:
         return self.bytes / self.copy_us / 1e3
 
-    def is_current(self, kernel: Kernel | None = None) -> bool:
-        """Whether the code and the launch of the kernel are still the recorded ones; pass `kernel`
-        to avoid loading it."""
+    def is_current(self) -> bool:
+        """Whether the code and the launch of the kernel are still the recorded ones."""
         if self.kernel_hash != step_hash(self.step):
             return False
         return self.step in WITHOUT_FILE or self.launch == launch_of(
-            kernel or self.step, self.at, self.run.gpu
+            self.step, self.at, self.run.gpu
         )
 
 
@@ -266,8 +263,7 @@ class Record:
 
     def is_current(self) -> bool:
         """Whether the kernel's code and its launch rule are still the recorded ones."""
-        kernel = None if self.step in WITHOUT_FILE else load(self.step)  # read once for all cases
-        return all(case.is_current(kernel) for case in self.cases)
+        return all(case.is_current() for case in self.cases)
 
 
 # Name in tables and figures -> families of shapes.
@@ -276,33 +272,6 @@ FAMILIES = {
     **{name: (name,) for name in ("square", "vocabularies", "axes")},
     "long": ("grid", "long"),
 }
-
-
-# ---- kernels as they are now --------------------------------------------------------------------
-
-
-def step_hash(step: str) -> str:
-    """Hash of the kernel's code; the name of a step without a kernel file."""
-    if step in WITHOUT_FILE:
-        return step
-    return token_hash(registry.source(f"{split_trial(step).file}.cu"))
-
-
-def launch_of(step: str | Kernel, at: Problem, gpu: Gpu | None = None) -> dict[str, int]:
-    """The launch that a step's header requires at the sizes and dtype of a problem, whatever the
-    step computes: grid, block, shared memory and macros; empty if it does not accept them."""
-    plan = plan_of(step, at, gpu)
-    return plan.launch if plan else {}
-
-
-def plan_of(step: str | Kernel, at: Problem, gpu: Gpu | None = None) -> Plan | None:
-    """How a step is compiled and launched at the sizes and dtype of a problem on a GPU
-    (by default `mode.gpu_for_plans`); None if it does not accept them."""
-    kernel = load(step) if isinstance(step, str) else step
-    try:
-        return kernel.bind(at.rows, at.cols, at.dtype, gpu, inner=at.inner).plan
-    except ValueError:
-        return None
 
 
 def takes(step: str, at: Problem, gpu: Gpu | None = None) -> bool:

@@ -1,4 +1,5 @@
-"""Launch a `cupy.RawKernel` that the reader compiled, with explicit grid, block and arguments.
+"""Launch a `cupy.RawKernel` that the reader compiled, with explicit grid, block and arguments, or
+check a kernel over shapes, layouts and special values.
 
 The same notebook cell runs with and without a GPU: arguments are numpy arrays, and results are
 written to them in place. If the source has a header, the launch is first checked against it.
@@ -6,16 +7,34 @@ written to them in place. If the source has a header, the launch is first checke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
 
 from .. import simt
+from ..base.arguments import checked
+from ..base.mode import gpu_for_plans
 from ..catalogue.header import header
-from ..catalogue.plan import Header, Plan, integer
-from .bound import kernel_of
+from ..catalogue.plan import Header, Plan
+from ..problem.operations import MATRIX, SOFTMAX
+from ..problem.problem import Problem, integer
+from ..problem.shapes import (
+    LONG_QUICK_SHAPES,
+    QUICK_AXES,
+    QUICK_SHAPES,
+    SPECIAL_COLUMNS,
+    SPECIAL_INNER,
+    SPECIAL_PACKS,
+)
+from ..simt.words import counted
+from .bound import NO_FEATURES, Kernel, kernel_of
+from .check import WrongResult, check_outputs, strided_copy
 from .execute import check_arguments, execute, execute_simulated
+from .references import make_inputs, outputs, special_inputs
+
+UNTOUCHED = 7.0  # fills memory around outputs, which a kernel must not write
 
 
 def launch(
@@ -124,3 +143,198 @@ def _check_sizes(name: str, sizes) -> None:
     for size in sizes if isinstance(sizes, Sequence) else (sizes,):
         if not isinstance(size, Integral):
             raise TypeError(f"{name} must be one to three integers, not {sizes!r}; divide with //")
+
+
+# ---- check a kernel -----------------------------------------------------------------------------
+
+
+@checked
+def check_kernel(
+    kernel,
+    shapes: Iterable[Sequence[int]] | None = None,
+    block: int | None = None,
+    dtype: str = "float32",
+    features: Mapping[str, int | str] = NO_FEATURES,
+) -> str:
+    """Run a kernel of the series over shapes and over special rows, and check every output.
+
+    `kernel` is a `cupy.RawKernel` whose source has a header, or the source of a kernel file, which
+    is compiled for each shape according to its header. The header also defines the launch and the
+    operation; `features` enables features of it.
+
+    `shapes` are (rows, cols), by default `QUICK_SHAPES`, with `LONG_QUICK_SHAPES` for source with a
+    Build table or a kernel that accepts none of the former; for a kernel for any axis they are
+    (outer, dim, inner), by default `QUICK_AXES`. Shapes that the header rejects are skipped. Each
+    shape is run a second time with another layout if the kernel supports one: strided rows,
+    unaligned rows, or unaligned arrays; and again in place if the kernel allows it.
+
+    Returns one sentence. Raises `WrongResult` naming the shape, `ValueError` if there is no header,
+    it rejects every shape, or features are not supported, and `TypeError` for invalid shapes.
+    """
+    unbound = kernel_of(kernel, block).choosing(features)
+    contract = unbound.header
+    axes = "inner" in contract.operation.sizes
+
+    def accepts(problem: Problem) -> bool:
+        return contract.accepts(problem, gpu_for_plans())
+
+    def problem(outer: int, cols: int, inner: int = 1) -> Problem:
+        return unbound.problem(outer * inner, cols, dtype, inner=inner)
+
+    per_shape = unbound.raw is None and contract.build
+    long = per_shape or not any(accepts(problem(*shape)) for shape in QUICK_SHAPES)
+    if shapes is None:
+        shapes = QUICK_AXES if axes else (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
+    requested = [problem(*_sizes_of(shape, axes)) for shape in shapes]
+    inner = SPECIAL_INNER if axes else 1
+    columns = [cols for cols in SPECIAL_COLUMNS if long or axes or cols < 1000]
+    special = [one for one in (problem(6, cols, inner) for cols in columns) if accepts(one)]
+    if not special and accepts(packs := problem(6, SPECIAL_PACKS, inner)):
+        special = [packs]
+    accepted = [one for one in requested if accepts(one)]
+    if not accepted:
+        refused = contract.why_not(requested[0]) if requested else ""
+        reason = f": {refused}" if "does not build" in refused else ""
+        raise ValueError(f"the header takes {dtype} at none of these shapes{reason}")
+    problems = [(one, make_inputs(one)) for one in accepted]
+    problems += [(one, special_inputs(one)) for one in special]
+    views = 0
+    for number, (one, values) in enumerate(problems):
+        views += check_case(unbound, one, values, number)
+    rows = sum(one.rows for one in special)
+    checks = counted(len(accepted), "shape")
+    if views or contract.strided:
+        checks += f", {counted(views, 'view')}"
+    enabled = "".join(f", {name} = {value}" for name, value in unbound.features.items() if value)
+    special_rows = f"{counted(rows, 'row')} with -inf, NaN or +inf"
+    return f"{unbound.name}{enabled}: correct for {checks} and {special_rows}"
+
+
+def check_case(
+    unbound: Kernel, problem: Problem, values: Mapping[str, object], layout: int
+) -> bool:
+    """Run a kernel on `values` (unused ones are ignored), in place if it allows that, and in one of
+    three other layouts, chosen by the number `layout`, if it supports that one. Return whether it
+    does; raises what `check_kernel` raises."""
+    check, contract = _Check(unbound, problem, values), unbound.header
+    check.run_contiguous()
+    if "Inplace" in contract.fields:
+        check.run_in_place()
+    unaligned = contract.align(problem.dtype) < 16 and contract.operation is not SOFTMAX
+    return (contract.strided or unaligned) and check.run_other_layout(layout)
+
+
+def _sizes_of(shape: Sequence[int], axes: bool) -> Sequence[int]:
+    """Return the sizes of a shape; raise `TypeError` unless they are two or three integers."""
+    if np.ndim(shape) != 1 or len(shape) != 2 + axes:
+        form = "triples [(outer, dim, inner), ...]" if axes else "pairs [(rows, cols), ...]"
+        raise TypeError(f"shapes are {form}, not {shape!r}")
+    return tuple(integer("a size", size) for size in shape)
+
+
+class _Check:
+    """Runs of a kernel on the same values in different layouts."""
+
+    def __init__(self, unbound: Kernel, problem: Problem, values: Mapping[str, object]) -> None:
+        self.unbound, self.problem = unbound, problem
+        declared = {parameter.name for parameter in unbound.parameters}
+        given = {name: value for name, value in values.items() if name in declared}
+        self.given = given
+        self.values = problem.complete(given)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Return new output arrays full of NaN."""
+        return outputs(self.problem, self.values)
+
+    def matrices(self, arrays: Mapping[str, object]) -> dict[str, np.ndarray]:
+        """Return those of the arrays that are matrices."""
+        return {
+            argument.name: arrays[argument.name]
+            for argument in self.problem.arrays
+            if argument.shape == MATRIX and argument.name in arrays
+        }
+
+    def run_contiguous(self) -> None:
+        """Check the kernel on contiguous, aligned arrays."""
+        self._run(self.given, self.outputs())
+
+    def run_in_place(self) -> None:
+        """Check the kernel with one array as an input and the output."""
+        output, name = self.unbound.header.fields["Inplace"].split(" = ")
+        shared = self.given[name].copy()
+        self._run({**self.given, name: shared}, {**self.outputs(), output: shared}, " in place")
+
+    def run_other_layout(self, number: int) -> bool:
+        """Check the kernel in layout `number` modulo 3; return False if the header rejects it."""
+        problem, contract = self.problem, self.unbound.header
+        cols, size = problem.cols, problem.itemsize
+        pack, unit = 16 // size, contract.align(problem.dtype) // size
+        padding = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
+        x_gap, y_gap, x_phase, y_phase = (
+            (5, 2, 1, 3),  # strided rows, each with another address modulo 16 bytes
+            (0, 0, 3, 1),  # contiguous rows, unaligned arrays
+            (padding, padding + pack, 0, 0),  # strided rows, all aligned
+        )[number % 3]
+        if not contract.strided:
+            x_gap = y_gap = 0
+        strides = cols + x_gap, cols + y_gap
+        strided = replace(problem, x_stride=strides[0], y_stride=strides[1])
+        if not contract.accepts(strided, gpu_for_plans()):
+            return False
+        if not contract.strided and not x_phase:
+            return False
+        inputs = {
+            name: _with_layout(x, strides[0], (x_phase + 2 * index) * unit, np.nan)
+            for index, (name, x) in enumerate(self.matrices(self.given).items())
+        }
+        written = self.outputs()
+        written |= {
+            name: _with_layout(y, strides[1], y_phase * unit, UNTOUCHED)
+            for name, y in self.matrices(written).items()
+        }
+        before = {name: y.base.copy() for name, y in written.items() if y.base is not None}
+        self._run({**self.given, **inputs}, written)
+        for name, base in before.items():
+            written[name][:] = np.nan
+            if written[name].base.tobytes() != base.tobytes():
+                raise WrongResult(f"{self._where(written)} wrote between the rows of {name}")
+        return True
+
+    def _strides(self, arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+        """Return the row strides of x and y in elements, or () if the kernel takes none."""
+        if not self.unbound.header.strided:
+            return ()
+        return tuple(arrays[name].strides[0] // arrays[name].itemsize for name in "xy")
+
+    def _where(self, arrays: Mapping[str, np.ndarray]) -> str:
+        """Return the kernel and its shape, for messages."""
+        problem = self.problem
+        if problem.inner > 1:
+            axes = problem.outer, problem.cols, problem.inner
+            return f"{self.unbound.name} at outer x dim x inner = {axes}"
+        return f"{self.unbound.name} at rows x cols = {problem.shape}"
+
+    def _run(
+        self, given: Mapping[str, object], written: Mapping[str, np.ndarray], how: str = ""
+    ) -> None:
+        """Run the kernel on arrays in their layout, and check the outputs."""
+        strides = self._strides({**given, **written})
+        where = self._where(written) + how
+        if strides and strides != 2 * (self.problem.cols,):
+            where += f", x_stride = {strides[0]}, y_stride = {strides[1]}"
+        matrices = self.matrices({**given, **written})
+        kernel = self.unbound.starting_at(*matrices.values())
+        x_stride, y_stride = strides or (None, None)
+        bound = kernel.at(replace(self.problem, x_stride=x_stride, y_stride=y_stride))
+        try:
+            bound.run(**given, **{name: y for name, y in written.items() if name not in given})
+            check_outputs(self.problem.operation, self.values, written, dict(self.problem.features))
+        except WrongResult as error:
+            raise WrongResult(f"{where}: {error.summary}", error.values) from None
+
+
+def _with_layout(x: np.ndarray, stride: int, phase: int, around: float) -> np.ndarray:
+    """Return `strided_copy` of a matrix; an array of three axes is only moved by `phase`."""
+    if x.ndim == 2:
+        return strided_copy(x, stride, phase, around)
+    return strided_copy(x.reshape(1, -1), x.size, phase, around).reshape(x.shape)

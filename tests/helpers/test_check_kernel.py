@@ -6,8 +6,9 @@ import pytest
 
 from helpers.catalogue.registry import source
 from helpers.run.bound import BoundKernel
-from helpers.run.check import WrongResult, check_kernel
+from helpers.run.check import WrongResult
 from helpers.run.execute import KernelBug
+from helpers.run.launch import check_kernel
 from helpers.simt import byte_offset
 from tests.helpers.sources import APART, LANES, raw
 
@@ -146,7 +147,7 @@ def test_each_view_is_bound_as_it_is_and_what_was_written_around_it_is_named(mon
             y.base[places] = 0
 
     monkeypatch.setattr(BoundKernel, "run", run)
-    monkeypatch.setattr("helpers.run.check.check_outputs", lambda *_: None)
+    monkeypatch.setattr("helpers.run.launch.check_outputs", lambda *_: None)
     check_kernel(APART, SOME_SHAPES[1:3])
     assert seen[:2] == [((7, 7), 0, 0), ((12, 9), 4, 12)]
     assert seen[2:4] == [((33, 33), 0, 0), ((33, 33), 12, 4)]

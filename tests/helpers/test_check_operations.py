@@ -6,10 +6,11 @@ import pytest
 from helpers.catalogue.header import header
 from helpers.catalogue.plan import HeaderError
 from helpers.problem.operations import OPERATIONS
-from helpers.run import check
+from helpers.run import launch
 from helpers.run.bound import bind, kernel_of
-from helpers.run.check import WrongResult, check_kernel
+from helpers.run.check import WrongResult
 from helpers.run.execute import KernelBug
+from helpers.run.launch import check_kernel
 from helpers.run.references import make_input, poisoned, reference
 from tests.helpers.family import ANY_AXIS, BACKWARD, CROSS_ENTROPY, EACH, FUSED, GRADIENT
 
@@ -31,8 +32,8 @@ EVERY = [(name, chosen) for name in EACH for chosen in FEATURES.get(name, ({},))
 @pytest.fixture(autouse=True)
 def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of these kernels takes column after column: its loop over 1000 is that over more."""
-    short = tuple(cols for cols in check.SPECIAL_COLUMNS if cols <= 1000)
-    monkeypatch.setattr(check, "SPECIAL_COLUMNS", short)
+    short = tuple(cols for cols in launch.SPECIAL_COLUMNS if cols <= 1000)
+    monkeypatch.setattr(launch, "SPECIAL_COLUMNS", short)
 
 
 def shapes_of(name: str):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from helpers.catalogue.registry import source
-from helpers.run.bound import bind
-from helpers.run.check import WrongResult, check_kernel
+from helpers.run.bound import bind, load
+from helpers.run.check import WrongResult
 from helpers.run.execute import KernelBug
+from helpers.run.launch import check_kernel
 from helpers.simt import compile_ptx
 
 FUSED, BACK = source("12_fused.cu"), source("14_backward.cu")

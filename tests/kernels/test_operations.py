@@ -14,7 +14,7 @@ from helpers.catalogue.registry import steps, variants
 from helpers.problem.operations import COPY, SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, load
-from helpers.run.check import check_case, check_kernel
+from helpers.run.launch import check_case, check_kernel
 from helpers.run.references import make_inputs
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")

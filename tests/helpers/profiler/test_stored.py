@@ -8,7 +8,9 @@ import pytest
 from helpers.catalogue.dispatch import ANY_LENGTH
 from helpers.catalogue.registry import split_trial, steps
 from helpers.catalogue.store import read
-from helpers.measure.gpu_arrays import host_arrays, numbers_of
+from helpers.measure.bench import numbers_of
+from helpers.measure.gpu_arrays import host_arrays
+from helpers.measure.profiler import launches as launched
 from helpers.measure.profiler.counters import CountersFile, NsightCounters
 from helpers.measure.profiler.launches import Launch, launches
 from helpers.measure.profiler.numerics import NumericsFile
