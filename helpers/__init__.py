@@ -28,8 +28,7 @@ from .measure.comparison import (
     load_unseen,
 )
 from .measure.pipelines import ORDINARY, pipeline_cases
-from .measure.profiler.numerics import numerics
-from .measure.profiler.sass import loads_in_a_row, opcodes, sass
+from .measure.profiler import loads_in_a_row, numerics, opcodes, sass
 from .measure.records import load_record, predictions
 from .page import draw, profile, show
 from .page.comparison_text import unseen_lines

@@ -27,11 +27,16 @@ from ..measure.baselines import StepsTask
 from ..measure.call_times import CallTask, CallTimes, best_baselines, to_time
 from ..measure.campaign import Campaign, CampaignTask, add_shared_options
 from ..measure.comparison import DTYPES as COMPARED
-from ..measure.profiler.counters import CountersFile
-from ..measure.profiler.launches import Launch, examined_steps, run_kernels, update
-from ..measure.profiler.numerics import NumericsFile
-from ..measure.profiler.sanitizer import SanitizerFile
-from ..measure.profiler.sass import SassFile
+from ..measure.profiler import Launch
+from ..measure.profiling import (
+    CountersFile,
+    NumericsFile,
+    SanitizerFile,
+    SassFile,
+    examined_steps,
+    run_kernels,
+    update,
+)
 from ..measure.records import Case, may_stay, takes
 from ..measure.samples import ratio
 from ..measure.tuning import Compilers, Timer

@@ -6,6 +6,7 @@ The modules, lowest first:
     campaign         the loop of every campaign, its tasks and their records
     samples          medians and their run-to-run variation
     records          timings of the steps
+    profiler         profiler data: counters, sanitizer, disassembly
     gpu_arrays       arrays of timed kernels on the GPU, and the check of the result
     bench            how a kernel is timed
     problem_groups   problems of the comparison: operations, shapes, numbers
@@ -17,5 +18,5 @@ The modules, lowest first:
     pipeline_timer   time softmax between a producer and a consumer
     pipelines        the results of these timings
     call_times       timings of the exported PyTorch file
-    profiler         profiler data: counters, sanitizer, disassembly
+    profiling        collect profiler data
 """

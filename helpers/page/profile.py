@@ -1,7 +1,7 @@
 """Counters as named quantities: what the prose says about a launch, with its unit and its formula.
 
 Nsight Compute's counters belong to one launch of a step at a shape and in a dtype
-(`helpers.measure.profiler.counters`); times are those of the step's record. Per SM and per
+(`helpers.measure.profiler`); times are those of the step's record. Per SM and per
 scheduler means the average over all SMs and the whole launch. An element of the matrix is a column
 of a row.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..base.arguments import checked
 from ..base.gpu import Gpu
-from ..measure.profiler.counters import nsight, nsight_unfused, profiled
+from ..measure.profiler import nsight, nsight_unfused, profiled
 from ..measure.records import Case, Record, load_record
 from ..problem.problem import Problem
 from ..problem.shapes import REFERENCE_SHAPE

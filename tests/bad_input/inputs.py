@@ -21,10 +21,7 @@ from helpers.catalogue.header import header
 from helpers.commands import export, plan, reading, simulate, tune
 from helpers.measure.comparison import load_comparisons
 from helpers.measure.pipelines import load_pipelines
-from helpers.measure.profiler.counters import NsightCounters
-from helpers.measure.profiler.numerics import Formula
-from helpers.measure.profiler.sanitizer import SanitizerResult
-from helpers.measure.profiler.sass import Disassembly
+from helpers.measure.profiler import Disassembly, Formula, NsightCounters, SanitizerResult
 from helpers.measure.records import load_record, predictions
 from helpers.page import profile
 from helpers.problem.shapes import REFERENCE_SHAPE

@@ -21,8 +21,7 @@ from helpers.measure.comparison import (
 )
 from helpers.measure.pipelines import PipelineTask
 from helpers.measure.problem_groups import drawn, entries
-from helpers.measure.profiler.counters import CountersFile
-from helpers.measure.profiler.launches import ToolRun, ToolTask
+from helpers.measure.profiling import CountersFile, ToolRun, ToolTask
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem

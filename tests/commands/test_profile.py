@@ -13,19 +13,15 @@ from helpers.base import gpu
 from helpers.catalogue import registry, store
 from helpers.catalogue.registry import UNFUSED
 from helpers.commands import measure as command
-from helpers.measure import workers
-from helpers.measure.profiler import counters, numerics, sanitizer, sass
-from helpers.measure.profiler import launches as launched
-from helpers.measure.profiler.counters import NsightCounters
-from helpers.measure.profiler.launches import (
+from helpers.measure import profiler, profiling, workers
+from helpers.measure.profiler import (
     UNFUSED_LAUNCH,
+    Disassembly,
     Launch,
-    ToolRun,
-    launches,
-    run_tool,
-    worker_command,
+    NsightCounters,
+    SanitizerResult,
 )
-from helpers.measure.profiler.sanitizer import SanitizerResult
+from helpers.measure.profiling import ToolRun, launches, run_tool, worker_command
 from helpers.measure.records import launch_of, step_hash
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
@@ -85,9 +81,9 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (registry, "steps", lambda: step_list),
         (registry, "variants", lambda: variant_list),
         (registry, "TRIALS", trials),
-        (launched, "SMALL_TRIALS", ()),
-        (sass, "compile_cubin", lambda code, options, arch: b"cubin"),
-        (numerics, "measure_errors", lambda: dict.fromkeys(numerics.NUMERICS, {})),
+        (profiling, "SMALL_TRIALS", ()),
+        (profiling, "compile_cubin", lambda code, options, arch: b"cubin"),
+        (profiling, "measure_errors", lambda: dict.fromkeys(profiling.NUMERICS, {})),
     )
     plan = {"errors": [], "lose": 0}
     fake = SimpleNamespace(folder=tmp_path / "nvidia-test", versions=versions, plan=plan, seen=0)
@@ -145,25 +141,25 @@ def seen_in(step: str) -> dict[str, float]:
 
 def test_readers_read_what_is_written(tools) -> None:
     tools.run()
-    nsight = counters.nsight("07_warp", 64, 1024, "bfloat16", gpu="nvidia-test")
+    nsight = profiler.nsight("07_warp", 64, 1024, "bfloat16", gpu="nvidia-test")
     assert nsight == seen_in("07_warp")
     with pytest.raises(KeyError, match="no Nsight counters of 07_warp at 64 x 1025 float32"):
-        counters.nsight("07_warp", 64, 1025, gpu="nvidia-test")
-    assert len(counters.nsight_unfused("nvidia-test")) == 6
-    assert sass.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
+        profiler.nsight("07_warp", 64, 1025, gpu="nvidia-test")
+    assert len(profiler.nsight_unfused("nvidia-test")) == 6
+    assert profiler.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
     counted = {"LDG": 1, "EXIT": 1, "FADD": 1}
-    assert sass.opcodes("01_naive", gpu="nvidia-test") == counted
+    assert profiler.opcodes("01_naive", gpu="nvidia-test") == counted
     with pytest.raises(KeyError, match="no disassembly of 07_warp on nvidia-test; of 07") as error:
-        sass.opcodes("07_warp", gpu="nvidia-test")
+        profiler.opcodes("07_warp", gpu="nvidia-test")
     assert "07_warp at 262144 x 1024 float16, " in str(error.value)
     assert "naive" not in str(error.value), "those of the step alone"
     with pytest.raises(
         KeyError, match="no disassembly of 99_none on nvidia-test; run make measure ARGS=profile"
     ):
-        sass.opcodes("99_none", gpu="nvidia-test")
+        profiler.opcodes("99_none", gpu="nvidia-test")
     shape = (262144, 1024)
-    assert sass.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
-    assert list(numerics.numerics("nvidia-test")) == list(numerics.NUMERICS)
+    assert profiler.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
+    assert list(profiler.numerics("nvidia-test")) == list(profiling.NUMERICS)
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -179,11 +175,11 @@ def test_launches_that_ncu_missed_are_no_counters(tools, lost: int) -> None:
 def test_other_kernels_than_asked_for_are_refused(tools) -> None:
     batch = ToolRun("01_naive", (Launch("07_warp", Problem(64, 1024)),))
     tools.run("--only", "numerics")
-    counters.profile_batch(batch)
+    profiling.profile_batch(batch)
     names = {str(batch.launches[0]): "softmax_other"}
     (tools.folder.parent / "plan").write_text(json.dumps({**tools.plan, "names": names}))
     with pytest.raises(workers.Failure, match="ncu saw softmax_other"):
-        counters.profile_batch(batch)
+        profiling.profile_batch(batch)
 
 
 def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
@@ -191,7 +187,7 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     tools.plan["errors"] = [bad]
     assert tools.run("--only", "sanitizer") == 1
     found = tools.read(SanitizerResult)
-    of_each = itertools.product(sanitizer.OPTIONS, ["01_naive", "07_warp"])
+    of_each = itertools.product(profiling.OPTIONS, ["01_naive", "07_warp"])
     assert [one.key for one in found] == [(step, tool) for tool, step in of_each]
     for one in found:
         assert one.errors == (one.step == "07_warp")

@@ -156,7 +156,7 @@ def pickled(one) -> dict:
 def run_all(options: argparse.Namespace, planted: dict) -> int:
     """Run everything, print progress, write the data."""
     from helpers.base.gpu import describe_device, describe_versions
-    from helpers.measure.profiler.sanitizer import OPTIONS as TOOLS
+    from helpers.measure.profiling import OPTIONS as TOOLS
 
     head = {
         "device": describe_device(),
@@ -265,7 +265,7 @@ def reports(text: str) -> list[dict]:
 
 def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], str]) -> int:
     """Write the data; returns 1 if a tool ran nothing."""
-    from helpers.measure.profiler.sanitizer import OPTIONS as TOOLS
+    from helpers.measure.profiling import OPTIONS as TOOLS
     from helpers.simt.cuda_text import token_hash
 
     kernels = {}

@@ -16,8 +16,10 @@ from helpers.catalogue.registry import (
     variants,
     with_hints,
 )
-from helpers.measure.profiler.launches import SMALL_TRIALS
-from helpers.problem.shapes import REFERENCE_SHAPE
+from helpers.measure.profiling import SMALL_TRIALS
+from helpers.problem import shapes
+from helpers.problem.problem import Problem
+from helpers.problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
 from helpers.run.bound import load
 
 SHAPES = (

@@ -24,10 +24,7 @@ from helpers.measure import bench, records
 from helpers.measure.call_times import CallTimes
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipelines import Pipeline
-from helpers.measure.profiler.counters import NsightCounters
-from helpers.measure.profiler.numerics import Formula
-from helpers.measure.profiler.sanitizer import SanitizerResult
-from helpers.measure.profiler.sass import Disassembly
+from helpers.measure.profiler import Disassembly, Formula, NsightCounters, SanitizerResult
 from helpers.measure.records import (
     Case,
     Record,

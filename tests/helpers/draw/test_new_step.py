@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.catalogue.registry import source, steps
-from helpers.measure.profiler.launches import launches
+from helpers.measure.profiling import launches
 from helpers.measure.records import predictions, takes
 from helpers.page import draw
 from helpers.page.predict import predict

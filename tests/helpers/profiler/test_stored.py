@@ -8,14 +8,19 @@ import pytest
 from helpers.catalogue.dispatch import ANY_LENGTH
 from helpers.catalogue.registry import split_trial, steps
 from helpers.catalogue.store import read
+from helpers.measure import profiling
 from helpers.measure.bench import numbers_of
 from helpers.measure.gpu_arrays import host_arrays
-from helpers.measure.profiler import launches as launched
-from helpers.measure.profiler.counters import CountersFile, NsightCounters
-from helpers.measure.profiler.launches import Launch, launches
-from helpers.measure.profiler.numerics import NumericsFile
-from helpers.measure.profiler.sanitizer import OPTIONS, SanitizerFile, SanitizerResult
-from helpers.measure.profiler.sass import SassFile
+from helpers.measure.profiler import Compiled, Launch, NsightCounters, SanitizerResult
+from helpers.measure.profiling import (
+    OPTIONS,
+    CountersFile,
+    NumericsFile,
+    SanitizerFile,
+    SassFile,
+    compilations,
+    launches,
+)
 from helpers.measure.records import launch_of, plan_of
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
