@@ -18,6 +18,7 @@ from ..base.arguments import checked
 from ..base.paths import KERNELS
 from .header import header
 
+COPY = "00_copy"  # the bandwidth baseline of softmax
 # Recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's softmax.
 UNFUSED, TORCH = "00_unfused", "00_torch"
 WITHOUT_FILE = (UNFUSED, TORCH)

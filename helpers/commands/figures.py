@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, deeper_notebooks
-from ..catalogue.registry import UNFUSED, split_trial, step_number, steps, variants
+from ..catalogue.registry import COPY, UNFUSED, split_trial, step_number, steps, variants
 from ..catalogue.store import REFERENCE_GPU, folder_of, shown_gpu
 from ..measure.baselines import BASELINES
 from ..measure.comparison import (
@@ -51,7 +51,7 @@ from ..page.comparison_text import (
 from ..page.draw.comparison import of_speedups, of_unseen
 from ..page.draw.digest import digest_of
 from ..page.draw.lost_time import figure_of_lost_time, title_of
-from ..page.draw.step import A_COPY, COPY, series_figure
+from ..page.draw.step import A_COPY, series_figure
 from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..catalogue import store
 from ..catalogue.store import REFERENCE_GPU, recorded_gpus, same_meaning
-from ..measure import baselines, bench, pipeline_timer
+from ..measure import baselines, bench, pipeline_timer, side_by_side
 from ..measure import pipelines as pipelined
 from ..measure.campaign import Campaign, add_shared_options
 from ..measure.comparison import (
@@ -17,14 +17,13 @@ from ..measure.comparison import (
     DTYPES,
     REASONS,
     Comparison,
-    ComparisonTask,
-    Draw,
     Unseen,
     order,
     why_again,
 )
-from ..measure.pipelines import Pipeline, PipelineTask, holds
+from ..measure.pipelines import Pipeline
 from ..measure.problem_groups import ALONE, GROUPS, drawn, entries, linked, name_of
+from ..measure.side_by_side import ComparisonTask, Draw, PipelineTask
 from ..page.comparison_text import unseen_lines
 from ..page.tables import lines_of
 from ..problem.problem import Problem
@@ -42,7 +41,7 @@ from ..simt.words import at_least, counted, often, rows_x_cols
 def begun(kind: type, protocol: store.Protocol, options: argparse.Namespace) -> Campaign:
     """A campaign with the versions of the baselines, whose caches are set; records of another
     protocol of the same version are dropped."""
-    baselines.use_cache()
+    side_by_side.use_cache()
     campaign = Campaign(kind, protocol, options, baselines.versions())
     campaign.known = [one for one in campaign.known if same_meaning(one.run, protocol)]
     return campaign
@@ -127,14 +126,14 @@ def comparison(options: argparse.Namespace) -> int:
     print(f"{len(missing)} of {total} to compare on {run.device['name']}: {counts}")
     if options.warm:
         seconds = campaign.clock.left_s / 3
-        baselines.warm_up(missing, options.baselines, options.warm, seconds)
+        side_by_side.warm_up(missing, options.baselines, options.warm, seconds)
     seed = options.seed if options.drawn else ""
     names = tuple(options.baselines)
     failed = campaign.measure([ComparisonTask(one, run, names, seed) for one in missing])
     for number in range(2, DRAWS + 1):
         tasks = [draw for draw in to_draw() if len(draw.case.draws) == number - 2]
         if tasks and campaign.clock.left_s >= 0:
-            with baselines.tuned_anew(number):
+            with side_by_side.tuned_anew(number):
                 failed += campaign.measure(tasks, apart=True)
     left, draws = len(reasons(known())), len(to_draw())
     if left or draws:
@@ -223,14 +222,14 @@ def pipelines(options: argparse.Namespace) -> int:
     campaign = begun(Pipeline, pipeline_timer.PROTOCOL, options)
     campaign.order = pipelined.order()
     wanted = [*tasks_alone(options, campaign), *tasks_around(options, campaign)]
-    tasks = [task for task in wanted if options.fresh or not holds(campaign.known, task)]
+    tasks = [task for task in wanted if options.fresh or not task.is_done(campaign.known)]
     device = campaign.run.device["name"]
     print(f"{len(tasks)} of {counted(len(wanted), 'shape')} to time on {device}")
     if options.warm:
         used = {name for task in tasks for name in task.baselines}
         names = [name for name in options.baselines if name in used]
         problems, seconds = [task.problem for task in tasks], campaign.clock.left_s / 3
-        baselines.warm_up(problems, names, options.warm, seconds)
+        side_by_side.warm_up(problems, names, options.warm, seconds)
     return campaign.end(campaign.measure(tasks))
 
 

@@ -13,7 +13,7 @@ import inspect
 import itertools
 import shutil
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..base import gpu
@@ -22,8 +22,7 @@ from ..catalogue.dispatch import out_of_date
 from ..catalogue.registry import TORCH, known_steps
 from ..catalogue.store import REFERENCE_GPU, Run
 from ..catalogue.tuned import Tuned
-from ..measure import baselines, bench, call_times
-from ..measure.baselines import StepsTask
+from ..measure import baselines, bench, call_times, side_by_side
 from ..measure.call_times import CallTask, CallTimes, best_baselines, to_time
 from ..measure.campaign import Campaign, CampaignTask, add_shared_options
 from ..measure.comparison import DTYPES as COMPARED
@@ -41,6 +40,7 @@ from ..measure.records import Case, may_stay, takes
 from ..measure.samples import ratio
 from ..measure.tuning import Compilers, Timer
 from ..measure.tuning_grid import PROTOCOL, GridPoint, grid, starts, tuned
+from ..measure.workers import Failure
 from ..page.tables import lines_of
 from ..problem.problem import DTYPES, Problem
 from ..problem.shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE, compared_shapes
@@ -48,6 +48,49 @@ from ..simt.words import counted
 from . import libraries
 
 # ---- steps --------------------------------------------------------------------------------------
+
+
+def step_maker(step: str) -> bench.Maker:
+    """The maker of a step's candidate, as `bench.maker`; for `TORCH` that of eager PyTorch."""
+    if step != TORCH:
+        return bench.maker(step)
+
+    def make(problem: Problem) -> bench.Candidate:
+        side_by_side.free_memory()
+        return side_by_side.candidate("torch", problem)
+
+    return make
+
+
+@dataclass(frozen=True)
+class StepsTask(CampaignTask):
+    """Steps to be recorded at the sizes and dtype of a problem, timed with the same copy."""
+
+    at: Problem
+    names: tuple[str, ...]
+    runs: Mapping[str, Run]  # step -> its run
+
+    def __str__(self) -> str:
+        return self.at.place(dtype=True)
+
+    def measure(self) -> list[Case]:
+        times = bench.measure_steps(bench.Task(self.at, self.names), step_maker)
+        problems = {name: bench.problem_of(name, self.at) for name in self.names}
+        return [Case.of(times[n], n, one, self.runs[n]) for n, one in problems.items()]
+
+    def without(self, failure: Failure) -> tuple[StepsTask | None, bool]:
+        """The steps that did not fail; none if the failure names no step."""
+        others = tuple(name for name in self.names if name != failure.culprit)
+        rest = 0 < len(others) < len(self.names)
+        return (replace(self, names=others) if rest else None), True
+
+    def lines(self, found: Sequence[Case]) -> list[str]:
+        return [f"{self}: GB/s {', '.join(map(rate, found))}"]
+
+
+def rate(case: Case) -> str:
+    flag = " above the copy: look!" if case.share > 1.05 else ""
+    return f"{case.step} {case.gbps:.0f} ({case.share:.2f}){flag}"
 
 
 class Steps(Campaign):
@@ -217,7 +260,7 @@ def calls(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None:
         print("calls are timed on a GPU with PyTorch, which is not installed", file=sys.stderr)
         return 1
-    baselines.use_cache()
+    side_by_side.use_cache()
     campaign = Campaign(CallTimes, call_times.PROTOCOL, options, baselines.versions())
     best = best_baselines(campaign.folder)
     wanted = [Problem(*shape, dtype) for dtype in COMPARED for shape in compared_shapes(dtype)]
@@ -226,7 +269,7 @@ def calls(options: argparse.Namespace) -> int:
     if options.warm:
         names = ((one, name) for one, name in missing.items())
         jobs = [(name, one) for one, other in names for name in (other, call_times.OURS) if name]
-        baselines.in_processes(call_times.compile_ahead, jobs, options.warm)
+        side_by_side.in_processes(call_times.compile_ahead, jobs, options.warm)
     tasks = [CallTask(one, campaign.run, name, best) for one, name in missing.items()]
     return campaign.end(campaign.measure(tasks))
 

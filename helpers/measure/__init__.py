@@ -13,10 +13,11 @@ The modules, lowest first:
     tuning           search for a faster plan on the GPU in use
     tuning_grid      the shipped table of tuned plans
     interop          calls of other libraries on CuPy arrays
-    baselines        these libraries as baselines: what they support, checks, compiling ahead
-    comparison       our kernels compared with the baselines
-    pipeline_timer   time softmax between a producer and a consumer
-    pipelines        the results of these timings
+    baselines        these libraries as baselines: what they support
+    comparison       our kernels compared with the baselines: the records and what they say
+    pipelines        softmax between a producer and a consumer: the same
+    pipeline_timer   how softmax is timed between a producer and a consumer
+    side_by_side     time our kernels and the baselines in turn
     call_times       timings of the exported PyTorch file
     profiling        collect profiler data
 """

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.gpu import gpu_in_use
-from ..catalogue.registry import UNFUSED, WITHOUT_FILE
+from ..catalogue.registry import COPY, UNFUSED, WITHOUT_FILE
 from ..problem.operations import COPY as COPIES
 from ..problem.problem import Problem
 from ..problem.shapes import (
@@ -52,7 +52,7 @@ PROTOCOL = {
     "input": "normal values, row shifts of 100 to 200, seeded",
     "check": "sampled rows against fp64, all elements for NaN, before and after timing",
 }
-COPY, PROGRAMMATIC_COPY = "00_copy", "timing/copy_programmatic"
+PROGRAMMATIC_COPY = "timing/copy_programmatic"
 # Numbers for timed operations: none is neutral, so that no part can be skipped.
 NUMBERS: Mapping[str, float] = MappingProxyType(
     {"scale": 0.37, "p": 0.1, "seed": 2**33 + 7, "offset": 5, "smoothing": 0.1, "z_loss": 1e-4}

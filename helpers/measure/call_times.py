@@ -25,6 +25,7 @@ from types import ModuleType
 from ..base.gpu import gpu_in_use
 from ..base.json_files import Count, Samples
 from ..catalogue import dispatch, store
+from ..catalogue.dispatch import step_hash
 from ..catalogue.store import REFERENCE_GPU, AtProblem, Run
 from ..export.python import write
 from ..export.request import export_request
@@ -33,8 +34,8 @@ from . import baselines
 from .campaign import CampaignTask
 from .comparison import Comparison
 from .interop import compiled
-from .records import step_hash
 from .samples import in_turn, kept
+from .side_by_side import free_memory
 
 PROTOCOL = {
     "version": 1,
@@ -234,7 +235,7 @@ def compile_ahead(name: str, problem: Problem) -> str:
         dtype = getattr(torch, problem.dtype)
         implementation(name)(torch.zeros(problem.shape, dtype=dtype, device="cuda"))
         torch.cuda.synchronize()
-        baselines.free_memory()
+        free_memory()
         return ""
     except Exception as error:  # the measurement meets the error again and records it
         return f"{name} at {problem.place()}: {type(error).__name__}"
@@ -245,7 +246,7 @@ def measure(problem: Problem, run: Run, baseline: str = "") -> CallTimes:
     wrong is left out with the reason. Raises `AssertionError` if our result is wrong."""
     import torch
 
-    baselines.free_memory()
+    free_memory()
     size, dtype = problem.rows * problem.row_bytes, getattr(torch, problem.dtype)
     l2 = gpu_in_use().l2
     inputs = [

@@ -12,27 +12,24 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import sys
 import textwrap
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from ..base.arguments import checked
-from ..base.gpu import gpu_in_use
 from ..base.json_files import Count, Date, Natural, Samples, Time
-from ..catalogue import dispatch, registry, store
-from ..catalogue.store import AtProblem, Run, latest
+from ..catalogue import store
+from ..catalogue.dispatch import launch_of, step_hash
+from ..catalogue.registry import COPY
+from ..catalogue.store import AtProblem, latest
 from ..problem.problem import Problem
-from ..problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
-from ..run.bound import load
-from . import baselines, bench, samples
-from .campaign import CampaignTask
-from .problem_groups import ALONE, chosen, entries, group_of, name_of, numbers
-from .records import Case, Timed, launch_of, load_record, step_hash
-from .workers import Failure
+from ..problem.shapes import COMPARED_SHAPES
+from . import baselines, samples
+from .problem_groups import ALONE, chosen, entries, group_of, name_of
+from .records import Case
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this or within run-to-run variation is a tie
@@ -40,7 +37,6 @@ ROOM = 0.97  # a best baseline below this fraction of a copy must be beaten, not
 DRAWS = 3  # processes in which a baseline that tunes anew is timed, if it is close
 NEAR = 0.9  # fraction of the best after two processes, which may differ much:
 HOPE = 0.5  # after the first process
-MATTERS = 2**30  # from this size on, the recorded copies rank as they do here
 SLOWER = "level (slower)"  # slower beyond run-to-run variation, by no more than the tolerance
 VERDICTS = ("ahead", "level", SLOWER, "LOSS", "unsupported")
 COPIES = "variants/00_copy"  # prefix of the names of the other copies
@@ -97,10 +93,10 @@ class Comparison(AtProblem):
     added: list[Added] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if any(bench.COPY not in draw for draw in self.draws):
-            raise ValueError(f"a draw is without {bench.COPY}")
-        if any({bench.COPY, self.step} - {*later.samples_us} for later in self.added):
-            raise ValueError(f"what was added is without {bench.COPY} or {self.step}")
+        if any(COPY not in draw for draw in self.draws):
+            raise ValueError(f"a draw is without {COPY}")
+        if any({COPY, self.step} - {*later.samples_us} for later in self.added):
+            raise ValueError(f"what was added is without {COPY} or {self.step}")
 
     @property
     def copy_us(self) -> float:
@@ -114,9 +110,9 @@ class Comparison(AtProblem):
         """The samples of a competitor and of the others, from the process in which it was
         fastest."""
         found = [
-            Beside(one[name], one.get(self.step, []), one[bench.COPY])
+            Beside(one[name], one.get(self.step, []), one[COPY])
             for one in (
-                {**self.samples_us, bench.COPY: self.copy_samples_us},
+                {**self.samples_us, COPY: self.copy_samples_us},
                 *self.draws,
                 *(later.samples_us for later in self.added),
             )
@@ -129,7 +125,7 @@ class Comparison(AtProblem):
         """Our kernel and the baselines that were timed, in the first process or in one of
         `added`."""
         later = [name for one in self.added for name in one.samples_us]
-        return [name for name in dict.fromkeys([*self.samples_us, *later]) if name != bench.COPY]
+        return [name for name in dict.fromkeys([*self.samples_us, *later]) if name != COPY]
 
     def precision(self, name: str) -> float:
         """The largest error in ulp of a baseline with less precise results; otherwise 0.0."""
@@ -146,7 +142,7 @@ class Comparison(AtProblem):
     @property
     def best_copy(self) -> str:
         """The fastest copy, the plain one or another."""
-        copies = {bench.COPY: self.copy_samples_us, **self.copies_us}
+        copies = {COPY: self.copy_samples_us, **self.copies_us}
         return min(copies, key=lambda name: statistics.median(copies[name]))
 
     def share_of_copy(self, copy: str) -> float:
@@ -330,7 +326,7 @@ def best_copies(gpu: str | None = None) -> dict[tuple[int, int, str], float]:
 
 def best_copy(copies: Mapping[tuple[int, int, str], float], case: Case) -> float | None:
     """The value of `best_copies` for a case; None if its baseline is not the copy."""
-    if case.bandwidth_baseline != bench.COPY:
+    if case.bandwidth_baseline != COPY:
         return None
     return copies.get((case.rows, case.cols, case.dtype))
 
@@ -368,155 +364,6 @@ def comparison_origin(gpu: str | None = None) -> str:
 def explained_marks(cases: Sequence[Comparison]) -> list[str]:
     """What the mark of any of the cases means; empty if none has one."""
     return [OLDER] if any(case.marks for case in cases) else []
-
-
-# ---- one shape ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ComparisonTask(CampaignTask):
-    """A problem to be timed in a run."""
-
-    problem: Problem
-    run: Run
-    baselines: tuple[str, ...] = ()
-    seed: str = ""  # of the draw of an `Unseen` problem
-    failed: Mapping[str, str] = field(default_factory=dict)  # baseline -> why it is not tried again
-
-    def __str__(self) -> str:
-        return name_of(self.problem)
-
-    def measure(self) -> list[Comparison]:
-        return [run_task(self)]
-
-    def without(self, failure: Failure) -> tuple[ComparisonTask | None, bool]:
-        """Leave out a baseline or a copy that failed, which is no failure of ours."""
-        culprit = failure.culprit
-        beside = (*self.baselines, baselines.TWO_KERNELS)
-        if culprit not in beside and not culprit.startswith(COPIES):
-            return None, True
-        return replace(self, failed={**self.failed, culprit: failure.reason}), False
-
-    def lines(self, found: Sequence[Comparison]) -> list[str]:
-        return [summary(case) for case in found]
-
-    def skipped(self) -> dict[str, str]:
-        """Baseline that failed or does not support the problem -> why."""
-        reasons = {
-            name: self.failed.get(name) or baselines.why_not(name, self.problem)
-            for name in self.baselines
-        }
-        return {name: reason for name, reason in reasons.items() if reason}
-
-
-def run_task(task: ComparisonTask) -> Comparison:
-    """Time our kernel, the baselines that support the problem, and copies. Raises `Failure` that
-    names the kernel, baseline or copy which is wrong or fails."""
-    problem, skipped = task.problem, task.skipped()
-    step = chosen(problem, gpu_in_use())
-    names = [name for name in task.baselines if name not in skipped]
-    two = baselines.TWO_KERNELS
-    if two not in task.failed and not baselines.refusal(two, problem):
-        names.append(two)
-    copies = other_copies(problem) if problem.plain and not task.seed else []
-    copies = [name for name in copies if name not in task.failed]
-    rule = dispatch.candidates(problem, gpu_in_use(), 1)[0] if task.seed and step else step
-    ours = dict.fromkeys(filter(None, (step, rule)))
-    cases, less_precise = measure_beside(ours, names, copies, problem)
-    timed = {name: cases[name] for name in filter(None, (step, *names))}
-    of_ours = cases.get(step) or cases[problem.operation.bandwidth_baseline]
-    notes = {name: baselines.note(name, problem) for name in names}
-    found = Comparison(
-        problem,
-        task.run,
-        step,
-        step_hash(step) if step else "",
-        of_ours.launch if step else {},
-        {name: case.samples_us for name, case in timed.items()},
-        of_ours.copy_samples_us,
-        {name: case.calls for name, case in timed.items()},
-        skipped,
-        {name: note for name, note in notes.items() if note},
-        of_ours.programmatic_us,
-        of_ours.programmatic_copy_us,
-        {name: cases[name].samples_us for name in copies},
-        less_precise=less_precise,
-    )
-    if not task.seed:
-        return found
-    of_rule = {"rule": rule, "rule_us": cases[rule].samples_us} if rule != step else {}
-    return Unseen(**vars(found), seed=task.seed, **of_rule)
-
-
-def measure_beside(
-    ours: Iterable[str], names: Sequence[str], copies: Sequence[str], problem: Problem
-) -> tuple[dict[str, Timed], dict[str, float]]:
-    """Time kernels of ours, baselines and copies in turn; returns their times, and the errors in
-    ulp of the less precise baselines."""
-    baselines.free_memory()
-    of_ours = None if problem.plain else numbers(problem)
-    makers = {step: bench.maker(step, of_ours) for step in ours}
-    compared: dict[str, object] = {}
-    makers |= {name: maker_of(name, compared) for name in names}
-    makers |= {name: bench.copy_maker(name) for name in copies}
-    cases = bench.measure(makers, problem)
-    found = {name: one for name, one in compared.items() if isinstance(one, baselines.Precision)}
-    return cases, {name: round(one.worst_ulp, 2) for name, one in found.items() if one.worst_ulp}
-
-
-def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Maker:
-    """The maker of a baseline's candidate; the function that compares its result goes to
-    `compared`."""
-
-    def make(problem: Problem) -> bench.Candidate:
-        candidate = baselines.candidate(name, problem)
-        if compared is not None:
-            compared[name] = candidate.compare
-        return candidate
-
-    return make
-
-
-def other_copies(problem: Problem) -> list[str]:
-    """The copies that may be faster than the plain one: for a large matrix those that are in the
-    records, for a smaller one those that come close there."""
-    least = 1.0 if problem.compulsory_bytes >= MATTERS else NEAR
-    shape = bench.copied_shape(problem)
-    return [
-        name
-        for name in registry.variants()
-        if name.startswith(COPIES)
-        and load(name).accepts(*shape, gpu=gpu_in_use())
-        and load_record(name).case(*REFERENCE_SHAPE).share >= least
-    ]
-
-
-@dataclass(frozen=True)
-class Draw(CampaignTask):
-    """Baselines to be timed with our kernel once more, in a process that tunes them anew."""
-
-    case: Comparison
-    names: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return name_of(self.case.problem)
-
-    def measure(self) -> list[Comparison]:
-        """The case with the samples of this process, including the copy's. Raises as `run_task`."""
-        step, names = self.case.step, self.names
-        cases, _ = measure_beside([step], names, (), self.case.problem)
-        drawn = {name: cases[name].samples_us for name in (step, *names)}
-        drawn[bench.COPY] = cases[names[0]].copy_samples_us
-        return [replace(self.case, draws=[*self.case.draws, drawn])]
-
-    def without(self, failure: Failure) -> tuple[None, bool]:
-        """A baseline that fails has one result less; our kernel may not."""
-        if failure.culprit != self.case.step:
-            print(f"drawing at {self}: {failure}", file=sys.stderr)
-        return None, failure.culprit == self.case.step
-
-    def lines(self, found: Sequence[Comparison]) -> list[str]:
-        return [f"process {len(case.draws) + 1}: {summary(case)}" for case in found]
 
 
 def summary(case: Comparison) -> str:

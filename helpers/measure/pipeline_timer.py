@@ -24,12 +24,10 @@ from ..problem.problem import Problem
 from ..run.bound import load
 from . import bench, samples
 from .bench import COPY, Candidate, Graph, Maker, blaming, fresh_pool
+from .pipelines import MOST_EVICTED, ORDINARY, states_of
 
 READER = "timing/sums"
-ORDINARY = ", ordinary launch"  # of a kernel that supports programmatic launches
-STATES = ("fresh", "evicted")
 SWEPT = 2  # multiples of the L2 that are read to evict x
-MOST_EVICTED = 4  # multiple of the L2: a larger x is evicted before its writer ends
 LEAST_CALLS, LONGEST_MS = 50, 20  # of a replay
 PROTOCOL = {
     "version": 1,
@@ -80,12 +78,6 @@ class Series(NamedTuple):
     calls: int  # of a replay
     pipeline_us: dict[str, list[float]]
     base_us: dict[str, list[float]]  # without softmax
-
-
-def states_of(problem: Problem, l2: int) -> tuple[str, ...]:
-    """The states in which a problem is timed on a GPU with `l2` bytes of L2."""
-    size = problem.rows * problem.row_bytes
-    return STATES if size <= MOST_EVICTED * l2 else STATES[:1]
 
 
 def measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]:

@@ -1,7 +1,7 @@
 """Softmax in pipelines: the kernel that `choose` returns, compared with variants of its hints.
 
 `helpers.measure.pipeline_timer` times them. A variant has other cache hints or another launch than
-the kernel's Build table (`registry.ASKED_FOR`), and its name spells all of them out. So a case
+the kernel's Build table (`registry.HINT_MACROS`), and its name spells all of them out. So a case
 remains valid when the rules of a table change: the chosen kernel then has the name of another timed
 variant. Fused and related operations are timed too (`problem_groups.linked`), with the two best
 baselines of the comparison. The result is `pipelines.jsonl`.
@@ -17,29 +17,22 @@ from typing import Annotated
 
 import numpy as np
 
-from ..base.gpu import Gpu, gpu_in_use
+from ..base.gpu import Gpu
 from ..base.json_files import Count, Must, Natural, Samples
 from ..base.mode import gpu_for_plans
 from ..catalogue import registry, store
-from ..catalogue.registry import HINT_MACROS, split_trial, with_hints
+from ..catalogue.dispatch import launch_of, step_hash
+from ..catalogue.registry import COPY, HINT_MACROS, split_trial, with_hints
 from ..catalogue.store import AtProblem
 from ..problem.problem import Problem
 from ..problem.shapes import PIPELINE_SHAPES
-from . import baselines, bench, pipeline_timer, samples
-from .comparison import (
-    DTYPES,
-    SLOWER,
-    TOLERANCE,
-    Comparison,
-    ComparisonTask,
-    has_versions,
-    maker_of,
-)
-from .pipeline_timer import ORDINARY, STATES
-from .problem_groups import chosen, group_of, linked, name_of, numbers
-from .records import launch_of, step_hash
-from .workers import Failure
+from . import baselines, samples
+from .comparison import DTYPES, SLOWER, TOLERANCE, Comparison
+from .problem_groups import chosen, group_of, linked, name_of
 
+MOST_EVICTED = 4  # multiple of the L2: a larger x is evicted before its writer ends
+ORDINARY = ", ordinary launch"  # of a kernel that supports programmatic launches
+STATES = ("fresh", "evicted")  # of x
 FEW_ROWS = 16  # few rows, so that the launch is a large part of a call
 VERDICTS = {
     "best": f"no variant is faster by more than {TOLERANCE:.0%}, for all that the samples say",
@@ -139,7 +132,7 @@ class Pipeline(AtProblem):
     @property
     def best_baseline(self) -> str | None:
         """The baseline that adds the least time; None if none was timed."""
-        others = self.pipeline_us.keys() - self.launches.keys() - {pipeline_timer.COPY}
+        others = self.pipeline_us.keys() - self.launches.keys() - {COPY}
         return min(others, key=lambda name: self.us(name).value, default=None)
 
     @property
@@ -176,23 +169,10 @@ class Pipeline(AtProblem):
         return "best" if sure else "unclear"
 
 
-def holds(cases: Sequence[Pipeline], task: PipelineTask) -> bool:
-    """Whether cases contain everything that a task times in its current form; baselines timed or
-    left out."""
-    gpu, problem = task.run.gpu, task.problem
-    names = task.ours(gpu)
-    launches = {name: launch_of(name, problem, gpu) for name in names}
-    hashes = {file: step_hash(file) for file in map(file_of, names)}
-    known = {
-        case.state
-        for case in cases
-        if case.problem == problem
-        and all(case.launches.get(name) == launch for name, launch in launches.items())
-        and hashes.items() <= case.hashes.items()
-        and set(task.baselines) <= {*case.pipeline_us, *case.skipped}
-        and has_versions(case, task.run.versions)
-    }
-    return known >= {*pipeline_timer.states_of(problem, gpu.l2)}
+def states_of(problem: Problem, l2: int) -> tuple[str, ...]:
+    """The states in which a problem is timed on a GPU with `l2` bytes of L2."""
+    size = problem.rows * problem.row_bytes
+    return STATES if size <= MOST_EVICTED * l2 else STATES[:1]
 
 
 def order() -> dict[Hashable, int]:
@@ -203,7 +183,7 @@ def order() -> dict[Hashable, int]:
     return {key: number for number, key in enumerate(itertools.product(problems, STATES))}
 
 
-# ---- one shape ----------------------------------------------------------------------------------
+# ---- variants ----------------------------------------------------------------------------------
 
 
 def variants(step: str, problem: Problem, gpu: Gpu | None = None) -> list[str]:
@@ -232,60 +212,6 @@ def trial_of(name: str) -> str:
 def file_of(name: str) -> str:
     """The kernel file of one of our kernels."""
     return split_trial(trial_of(name)).file
-
-
-@dataclass(frozen=True)
-class PipelineTask(ComparisonTask):
-    """One problem to be timed."""
-
-    steps: tuple[str, ...] = ()  # in addition to what `choose` returns
-
-    def measure(self) -> list[Pipeline]:
-        return run_task(self)
-
-    def without(self, failure: Failure) -> tuple[PipelineTask | None, bool]:
-        """Leave out a baseline that failed, which is no failure of ours."""
-        return super().without(failure) if failure.culprit in self.baselines else (None, True)
-
-    def lines(self, found: Sequence[Pipeline]) -> list[str]:
-        return [summary(case) for case in found]
-
-    def ours(self, gpu: Gpu) -> list[str]:
-        """Our trials to be timed: the kernel that `choose` returns and the other steps that support
-        the problem, with their variants."""
-        steps = [chosen(self.problem, gpu), *self.steps]
-        taking = [step for step in steps if step and launch_of(step, self.problem, gpu)]
-        names = (name for step in taking for name in variants(step, self.problem, gpu))
-        return list(dict.fromkeys(names))
-
-
-def run_task(task: PipelineTask) -> list[Pipeline]:
-    """Time our kernels, the baselines that support the problem, and the copy, in each state. Raises
-    `Failure` that names the kernel or baseline which is wrong or fails."""
-    gpu, problem = gpu_in_use(), task.problem
-    skipped, ours = task.skipped(), task.ours(gpu)
-    baselines.free_memory()
-    given = None if problem.plain else numbers(problem)
-    makers = {name: bench.maker(name, given) for name in ours}
-    makers |= {name: maker_of(name) for name in task.baselines if name not in skipped}
-    cases = []
-    for state, series in pipeline_timer.measure(makers, problem).items():
-        timed = [name for name in series.pipeline_us if trial_of(name) in ours]
-        launches = {name: launch_of(trial_of(name), problem, gpu) for name in timed}
-        cases.append(
-            Pipeline(
-                problem,
-                task.run,
-                state,
-                launches,
-                {file: step_hash(file) for file in map(file_of, timed)},
-                series.calls,
-                series.pipeline_us,
-                series.base_us,
-                skipped,
-            )
-        )
-    return cases
 
 
 def best_baselines(comparison: Sequence[Comparison], problem: Problem) -> list[str]:
@@ -343,7 +269,7 @@ def table(cases: Sequence[Pipeline]) -> Iterator[list[str]]:
             f"{case.megabytes:.4g}",
             case.state,
         ]
-        for name in (pipeline_timer.COPY, case.chosen, case.plain):
+        for name in (COPY, case.chosen, case.plain):
             cells.append(f"{case.us(name).value:.2f}" if name else "-")
         cells.append(f"{case.us(best).value:.2f} {shown(best)}")
         cells.append(f"{case.us(baseline).value:.2f} {baseline}" if baseline else "-")
@@ -357,7 +283,7 @@ def summary(case: Pipeline) -> str:
         us = case.us(name)
         label = shown(name) if name in case.launches else name
         times.append(f"{label} {us.value:.2f} ({us.low:.2f} to {us.high:.2f})")
-    copy = case.us(pipeline_timer.COPY).value
+    copy = case.us(COPY).value
     odd = " below a copy: look!" if case.us(case.best).value < 0.95 * copy else ""
     said = f"{', '.join(times)}; {case.verdict}{odd}{baselines.left_out(case.skipped)}"
     return f"{name_of(case.problem)}, {case.state}: us {said}"

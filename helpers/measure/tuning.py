@@ -313,8 +313,8 @@ def timed(job: tuple[Problem, Sequence[str], int]) -> dict[str, Timed]:
     """Time a batch in a child process; Ctrl-C goes to the searching process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     problem, names, few = job
-    given = None if problem.plain else numbers(problem)
-    return bench.measure({name: bench.maker(name, given) for name in names}, problem, few)
+    makers = {name: bench.maker(name, numbers(problem)) for name in names}
+    return bench.measure(makers, problem, few)
 
 
 class Timer:

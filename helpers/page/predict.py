@@ -17,13 +17,12 @@ from ..base.arguments import checked, short
 from ..base.json_files import named, read_json, write_json
 from ..base.mode import replay_is_forced
 from ..base.paths import MINE
-from ..catalogue.registry import steps
+from ..catalogue.registry import COPY, steps
 from ..catalogue.store import utc_now
 from ..measure.records import predicted_at, predictions
 from ..run.bound import load
 from .rich import Rich, details, escape, wrapped
 
-COPY = "00_copy"
 LARGEST = 1.5  # accepted range of predictions
 ASK = "Enter yours, for example my_prediction = 0.3, and run the cell again."
 LENGTH = 60  # columns of the line from 0 to 1

@@ -9,20 +9,19 @@ import pytest
 from helpers.base import gpu
 from helpers.catalogue import dispatch, store
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, campaign, comparison, interop, workers
-from helpers.measure.baselines import StepsTask
+from helpers.commands.measure import StepsTask
+from helpers.measure import baselines, bench, campaign, comparison, interop, side_by_side, workers
 from helpers.measure.comparison import (
     Comparison,
-    ComparisonTask,
     Unseen,
     comparison_cases,
     comparison_origin,
     load_comparisons,
 )
-from helpers.measure.pipelines import PipelineTask
 from helpers.measure.problem_groups import drawn, entries
 from helpers.measure.profiling import CountersFile, ToolRun, ToolTask
 from helpers.measure.records import Timed, launch_of
+from helpers.measure.side_by_side import ComparisonTask, PipelineTask
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from tests.made_up import (
@@ -76,17 +75,17 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         *(tmp_path, monkeypatch),
         (dispatch, "best", lambda problem, *_: OURS),
         (comparison, "launch_of", launch_on_softmax),
-        (comparison, "gpu_in_use", lambda: gpu.H200),
-        (comparison, "other_copies", lambda *_: [COPIED]),
+        (side_by_side, "gpu_in_use", lambda: gpu.H200),
+        (side_by_side, "other_copies", lambda *_: [COPIED]),
         (bench, "copy_maker", lambda name: no_kernel),
         (workers, "deal", deal),
         (bench, "maker", lambda *_: no_kernel),
         (bench, "measure", measure),
         (interop, "CACHE", tmp_path / "cache"),
-        (baselines, "candidate", no_kernel),
+        (side_by_side, "candidate", no_kernel),
         (baselines, "versions", lambda: {"torch": "2.11.0"}),
         (baselines, "why_not", why_not),
-        (baselines, "free_memory", lambda: None),  # collecting garbage takes long here
+        (side_by_side, "free_memory", lambda: None),  # collecting garbage takes long here
     )
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "QUACK_CACHE_DIR"):
         monkeypatch.setenv(variable, "")
@@ -157,7 +156,7 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_baseline(
 
     monkeypatch.setattr(bench, "measure", failing)
     with pytest.raises(Failure) as caught:
-        comparison.run_task(ComparisonTask(Problem(64, 2048), RUN, ("torch",)))
+        ComparisonTask(Problem(64, 2048), RUN, ("torch",)).measure()
     assert caught.value.culprit == culprit
     assert run("--dtypes", "float32") == 1
     assert not store.path_of(Comparison, FOLDER).exists()
@@ -166,20 +165,20 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_baseline(
 def test_what_is_tuned_anew_is_timed_in_two_more_processes(machine, monkeypatch) -> None:
     monkeypatch.setitem(TIMES, "compile", 10.5)
     folders = []
-    draw = comparison.Draw.measure
+    draw = side_by_side.Draw.measure
 
     def noted(task):
-        folders.append(baselines.os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        folders.append(side_by_side.os.environ["TORCHINDUCTOR_CACHE_DIR"])
         return draw(task)
 
-    monkeypatch.setattr(comparison.Draw, "measure", noted)
+    monkeypatch.setattr(side_by_side.Draw, "measure", noted)
     run("--dtypes", "float32")
     assert [one if one == "apart" else one[3] for one in machine[2:]] == [
         "apart",
         [OURS, "compile"],
     ] * 4
     assert [Path(folder).name for folder in folders] == ["inductor-2"] * 2 + ["inductor-3"] * 2
-    assert baselines.os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith("inductor")
+    assert side_by_side.os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith("inductor")
     for case in recorded().values():
         assert case.draws == [{OURS: [10.0] * 7, "compile": [10.5] * 7, bench.COPY: [9.5] * 7}] * 2
     count = len(machine)
@@ -191,7 +190,8 @@ def test_problems_drawn_at_random_are_compared_with_the_rule_too(
     machine, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(dispatch, "best", lambda problem, *_: f"{OURS}-THREADS64")
-    monkeypatch.setattr(comparison, "step_hash", lambda step: "hash")
+    for module in (comparison, side_by_side):
+        monkeypatch.setattr(module, "step_hash", lambda step: "hash")
     monkeypatch.setattr(comparison, "launch_of", lambda *_: {"grid": 1})
     monkeypatch.setattr(dispatch, "candidates", lambda *_: [OURS])
     monkeypatch.setitem(TIMES, "compile", 90.0)
@@ -253,7 +253,7 @@ def test_tasks_can_be_handed_to_another_process() -> None:
     file = CountersFile(RUN)
     for task in (
         ComparisonTask(problem, RUN, ("torch",), failed={"liger": "why"}),
-        comparison.Draw(case, ("compile",)),
+        side_by_side.Draw(case, ("compile",)),
         PipelineTask(problem, RUN, ("torch",), steps=("07_warp",)),
         StepsTask(problem, ("07_warp",), {"07_warp": RUN}),
     ):

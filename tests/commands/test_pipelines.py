@@ -10,7 +10,7 @@ from helpers.catalogue import store
 from helpers.catalogue.registry import without_hints
 from helpers.commands import libraries
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, pipeline_timer, pipelines
+from helpers.measure import baselines, bench, pipeline_timer, pipelines, side_by_side
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
 from helpers.measure.pipelines import Pipeline, load_pipelines, variants
@@ -42,19 +42,19 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 {name: [14.0 + 0.01 * n for n in range(21)] for name in names},
                 {name: [3.0] * 21 for name in names},
             )
-            for state in pipeline_timer.states_of(problem, gpu.H200.l2)
+            for state in pipelines.states_of(problem, gpu.H200.l2)
         }
 
     on_a_gpu(
         *(tmp_path, monkeypatch),
-        (pipelines, "gpu_in_use", lambda: gpu.H200),
+        (side_by_side, "gpu_in_use", lambda: gpu.H200),
         (bench, "maker", lambda *_: no_kernel),
         (pipeline_timer, "measure", measure),
-        (baselines, "use_cache", lambda: None),
-        (baselines, "candidate", no_kernel),
+        (side_by_side, "use_cache", lambda: None),
+        (side_by_side, "candidate", no_kernel),
         (baselines, "versions", lambda: {"torch": "2.11.0"}),
         (baselines, "why_not", lambda name, *_: "not here" if name == "quack" else ""),
-        (baselines, "free_memory", lambda: None),
+        (side_by_side, "free_memory", lambda: None),
     )
     return timed
 

@@ -82,8 +82,8 @@ def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, c
 
 def test_rate_above_the_copy_is_flagged() -> None:
     at = Problem(64, 1024)
-    assert "look!" not in baselines.rate(made_up.case("01_naive", at))
+    assert "look!" not in command.rate(made_up.case("01_naive", at))
     assert (
-        baselines.rate(made_up.case("01_naive", at, 4.0))
+        command.rate(made_up.case("01_naive", at, 4.0))
         == "01_naive 131 (1.38) above the copy: look!"
     )

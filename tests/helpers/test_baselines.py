@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200
-from helpers.measure import baselines, interop
-from helpers.measure.baselines import NOT_OFFERED, OFFERS, TWO_KERNELS, check_result
+from helpers.measure import baselines, interop, side_by_side
+from helpers.measure.baselines import NOT_OFFERED, OFFERS, TWO_KERNELS
 from helpers.measure.bench import poison_outputs
 from helpers.measure.gpu_arrays import buffers, verify
 from helpers.measure.interop import torch_dtypes
 from helpers.measure.problem_groups import GROUPS, chosen, entries, group_of, name_of, numbers
+from helpers.measure.side_by_side import check_result
 from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel
 from helpers.run.check import WrongResult
@@ -44,11 +45,11 @@ def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
     x = make_input(9, 300, dtype=dtype)
     y = reference(x)
-    baselines.check_softmax(x, (y * (1 + 3e-5)).astype(x.dtype))
-    assert baselines.check_softmax(x, y.astype(x.dtype)) == 0
+    side_by_side.check_softmax(x, (y * (1 + 3e-5)).astype(x.dtype))
+    assert side_by_side.check_softmax(x, y.astype(x.dtype)) == 0
     for wrong in (y * 1.01, np.zeros_like(y), np.where(y == y.min(), np.nan, y), y[::-1]):
         with pytest.raises(WrongResult, match=r"of 2700 elements (are|is) wrong, by up to .* ulp"):
-            baselines.check_softmax(x, wrong.astype(x.dtype))
+            side_by_side.check_softmax(x, wrong.astype(x.dtype))
 
 
 def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -> None:
@@ -58,7 +59,7 @@ def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -
     terms = np.exp(exact - exact.max(axis=-1, keepdims=True))
     total = terms.sum(axis=-1, keepdims=True)
     once = (terms / total.astype(x.dtype).astype(np.float64)).astype(x.dtype)
-    keep = baselines.Precision()
+    keep = side_by_side.Precision()
     keep(x, reference(x).astype(x.dtype))
     assert keep.worst_ulp == 0
     keep(x, once)
@@ -72,10 +73,10 @@ def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
     x = make_input(4, 300, dtype="bfloat16")
     x[0, 3], x[1, 5], x[2, :] = np.nan, np.inf, -np.inf
     y = reference(x).astype(x.dtype)
-    assert np.isnan(y[:3].astype(float)).all() and baselines.check_softmax(x, y) == 0
+    assert np.isnan(y[:3].astype(float)).all() and side_by_side.check_softmax(x, y) == 0
     y[1, 5] = 1
     with pytest.raises(WrongResult, match="1 of 1200 elements is wrong"):
-        baselines.check_softmax(x, y)
+        side_by_side.check_softmax(x, y)
 
 
 # ---- fused and related operations ---------------------------------------------------------------
@@ -175,16 +176,16 @@ def test_our_two_kernels_in_sequence_are_right(dtype: str, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setattr(BoundKernel, "prepare", lambda bound: None)
     monkeypatch.setattr(BoundKernel, "enqueue", enqueue)
-    monkeypatch.setattr(baselines, "gpu_in_use", lambda: H200)
+    monkeypatch.setattr(side_by_side, "gpu_in_use", lambda: H200)
     problem = SMALL[f"cross-entropy with gradient, {dtype}"]
     arrays, offers = arrays_of(problem), OFFERS[problem.operation.name]
-    two = baselines.candidate(TWO_KERNELS, problem)
+    two = side_by_side.candidate(TWO_KERNELS, problem)
     with pytest.raises(WrongResult, match="left NaN in loss"):
         two.judge(arrays)
     two.run(*arrays)
     two.judge(arrays)
     monkeypatch.setitem(offers, "liger", replace(offers["liger"], make=lambda problem: two.run))
-    once = baselines.candidate("liger", problem)
+    once = side_by_side.candidate("liger", problem)
     once.judge(arrays)
     poison_outputs(problem, arrays)
     once.judge(arrays)

@@ -10,8 +10,7 @@ from helpers.base.paths import ROOT
 from helpers.catalogue import dispatch, store
 from helpers.catalogue.dispatch import best
 from helpers.catalogue.registry import split_trial
-from helpers.catalogue.store import REFERENCE_GPU
-from helpers.measure import baselines, bench
+from helpers.measure import baselines, bench, side_by_side
 from helpers.measure.comparison import (
     DTYPES,
     Added,

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from helpers.measure import bench
+from helpers.base.gpu import H200
+from helpers.measure import baselines, bench, comparison, side_by_side
 from helpers.measure.gpu_arrays import _Sample
+from helpers.measure.problem_groups import numbers
+from helpers.measure.side_by_side import ComparisonTask
+from helpers.measure.workers import Failure
 from helpers.problem.operations import OPERATIONS, SUMMED
 from helpers.problem.problem import Problem
 from helpers.run.bound import bind, load

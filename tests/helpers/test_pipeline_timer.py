@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers.measure import bench, pipeline_timer, samples
+from helpers.base.gpu import H200
+from helpers.measure import bench, pipeline_timer, pipelines, samples
 from helpers.measure.bench import Candidate
 from helpers.measure.gpu_arrays import verify
 from helpers.measure.pipeline_timer import COPY, ORDINARY

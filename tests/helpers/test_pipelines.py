@@ -7,21 +7,20 @@ import pytest
 
 from helpers.catalogue import registry, store
 from helpers.catalogue.registry import without_hints
-from helpers.measure import baselines, pipeline_timer, pipelines
+from helpers.measure import baselines, pipelines, side_by_side
 from helpers.measure.comparison import DTYPES
 from helpers.measure.pipelines import (
     VERDICTS,
     Pipeline,
-    PipelineTask,
     behind,
-    holds,
     load_pipelines,
     order,
     pipeline_cases,
     variants,
 )
 from helpers.measure.problem_groups import name_of
-from helpers.measure.records import step_hash
+from helpers.measure.records import launch_of, step_hash
+from helpers.measure.side_by_side import PipelineTask
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import PIPELINE_SHAPES
 from tests import made_up
@@ -178,24 +177,24 @@ def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) ->
 
 def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
     """Unless a kernel, a rule, a baseline or a version is another, or a state is missing."""
-    few = [pipeline_case([2.0], *FEW, state=state, torch=3.0) for state in pipeline_timer.STATES]
+    few = [pipeline_case([2.0], *FEW, state=state, torch=3.0) for state in pipelines.STATES]
     task = PipelineTask(Problem(*FEW), PIPELINE_RUN, ("torch",))
-    assert not holds(few[:1], task), "evicted is missing"
-    assert holds(few, task) and holds(few, replace(task, baselines=()))
+    assert not task.is_done(few[:1]), "evicted is missing"
+    assert task.is_done(few) and replace(task, baselines=()).is_done(few)
     both = replace(task, baselines=("torch", "liger"))
-    assert not holds(few, both)
-    assert holds([replace(case, skipped={"liger": "why"}) for case in few], both)
-    assert not holds(few, replace(task, problem=Problem(*FEW, "bfloat16")))
-    assert not holds(few, replace(task, steps=("08_cluster-CLUSTER8",)))
-    assert holds(few, replace(task, steps=("10_sixteen_bit",))), "it does not take the shape"
+    assert not both.is_done(few)
+    assert both.is_done([replace(case, skipped={"liger": "why"}) for case in few])
+    assert not replace(task, problem=Problem(*FEW, "bfloat16")).is_done(few)
+    assert not replace(task, steps=("08_cluster-CLUSTER8",)).is_done(few)
+    assert replace(task, steps=("10_sixteen_bit",)).is_done(few), "it does not take the shape"
     driver = replace(PIPELINE_RUN, versions={**VERSIONS, "driver": "2.0"})
-    assert not holds(few, replace(task, run=driver))
+    assert not replace(task, run=driver).is_done(few)
     launches = {name: {**launch, "grid": 1} for name, launch in few[1].launches.items()}
-    assert not holds([few[0], replace(few[1], launches=launches)], task)
+    assert not task.is_done([few[0], replace(few[1], launches=launches)])
     large = pipeline_case([500.0], *LARGE)
-    assert holds([large], PipelineTask(large.problem, PIPELINE_RUN)), "too large to be evicted"
-    monkeypatch.setattr(pipelines, "step_hash", lambda step: "another")
-    assert not holds(few, task)
+    assert PipelineTask(large.problem, PIPELINE_RUN).is_done([large]), "too large to be evicted"
+    monkeypatch.setattr(side_by_side, "step_hash", lambda step: "another")
+    assert not task.is_done(few)
 
 
 # ---- what is recorded -------------------------------------------------------------------------

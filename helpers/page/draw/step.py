@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...base.arguments import checked
-from ...catalogue.registry import TORCH, UNFUSED, step_number
+from ...catalogue.registry import COPY, TORCH, UNFUSED, step_number
 from ...catalogue.store import REFERENCE_GPU, gpu_folder
 from ...measure import records
 from ...measure.comparison import best_copies, best_copy, comparison_cases
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COPY, A_COPY = "00_copy", "copy bandwidth"
+A_COPY = "copy bandwidth"
 TOP, CLOSE = 1.05, 0.8  # of the axis; fractions from which on dots show more than lines
 EARLIER = {"color": "#C4C4C4", "linewidth": 0.8}  # lines of steps before the previous one
 KEY = {"frameon": False, "ncols": 3, "fontsize": 9.5, "handletextpad": 0.2, "borderaxespad": 0.2}

@@ -1,0 +1,503 @@
+"""Time our kernels, other libraries and copies in turn: the tasks of the campaigns `comparison` and
+`pipelines`, how a result of another library is checked, and how it is compiled ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from ..base.gpu import Gpu, gpu_in_use
+from ..catalogue import dispatch, registry
+from ..catalogue.dispatch import launch_of, step_hash
+from ..catalogue.store import Run
+from ..problem.operations import BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, Operation
+from ..problem.problem import Problem
+from ..problem.shapes import REFERENCE_SHAPE
+from ..run.bound import load
+from ..run.check import WrongResult
+from ..run.references import allowed, expected, reference, tolerance, ulp
+from ..simt.words import are
+from . import baselines, bench, interop, pipeline_timer, pipelines
+from .baselines import BASELINES, OFFERS, TWO_KERNELS
+from .bench import Candidate, fresh_pool
+from .campaign import CampaignTask
+from .comparison import COPIES, NEAR, Comparison, Unseen, has_versions, summary
+from .gpu_arrays import verify
+from .pipelines import Pipeline, file_of, states_of, trial_of, variants
+from .problem_groups import chosen, name_of, numbers
+from .records import Timed, load_record
+from .workers import Failure
+
+MATTERS = 2**30  # from this size on, the recorded copies rank as they do here
+
+
+# ---- other libraries -----------------------------------------------------------------------------
+
+
+def candidate(name: str, problem: Problem) -> Candidate:
+    """A baseline for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols),
+    16-bit ones of any 2-byte type, or the arrays of another operation, and enqueues one call on
+    CuPy's current stream.
+
+    Call `baselines.why_not` first. A baseline compiles here or in its first call.
+    """
+    offer = OFFERS[problem.operation.name][name]
+    call = offer.make(problem) if offer.make else two_kernels_call(problem)
+    if problem.plain:
+        return Candidate(call, {}, {}, Precision())
+    judge = partial(verify, check=check_result, unwritten=offer.unwritten)
+    judge = partial(judge, problem, numbers(problem))
+    return Candidate(call, {}, {}, None, judge=_once(judge) if offer.in_place else judge)
+
+
+def _once(judge: Callable) -> Callable:
+    """`judge`, which does nothing from the second call on."""
+    calls = iter((judge,))
+    return lambda arrays: next(calls, lambda _: None)(arrays)
+
+
+def two_kernels_call(problem: Problem) -> interop.Call:
+    """Our kernels of cross-entropy and of its gradient, in sequence."""
+    import cupy
+
+    def enqueues(operation: Operation) -> Callable:
+        at, gpu = replace(problem, operation=operation), gpu_in_use()
+        bound = load(chosen(at, gpu)).at(at, gpu)
+        bound.prepare()
+        return bound.enqueue
+
+    loss_of, gradient_of = map(enqueues, (CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD))
+    statistics = cupy.empty((problem.rows, 2), cupy.float32)
+
+    def call(x, target, dloss, loss, dx) -> None:
+        loss_of(x, target, loss, statistics)
+        gradient_of(x, target, statistics, dloss, dx)
+
+    return call
+
+
+def free_memory() -> None:
+    """Free the memory that PyTorch caches for the streams of earlier shapes; no graph may be in
+    use."""
+    gc.collect()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+
+
+LESS_PRECISE = 1.0  # ulp of the output: the cost of rounding one intermediate result to its dtype
+
+
+def check_softmax(x: np.ndarray, y: np.ndarray) -> float:
+    """Return 0.0 if y is a precise softmax of x; if it is less precise, its largest error in ulp
+    of its dtype. Raise `WrongResult` if it is wrong.
+
+    The reference is softmax in fp64. Our own kernels must be within `references.tolerance` of it:
+    the usual error of fp32 arithmetic and half an ulp of a 16-bit output. A baseline is
+
+    - precise within 1e-4 of each value beyond that;
+    - less precise within `LESS_PRECISE` ulp of the output dtype beyond that;
+    - wrong in all other cases, and if it has NaN where the reference has none, or the reverse.
+    """
+    expected, given = reference(x), y.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error, allowed = np.abs(given - expected), tolerance(x, expected)
+        precise = (error <= allowed + 1e-4 * expected) | (np.isnan(given) & np.isnan(expected))
+        right = precise | (error <= allowed + LESS_PRECISE * ulp(expected, x.dtype))
+        ulps = error / ulp(expected, x.dtype)
+    if not right.all():
+        wrong = np.count_nonzero(~right)
+        worst = ulps[~right].max()
+        raise WrongResult(
+            f"{wrong} of {x.size} elements {are(wrong)} wrong, by up to {worst:.1f} ulp"
+        )
+    return float(ulps[~precise].max(initial=0.0))
+
+
+@dataclass
+class Precision:
+    """`check_softmax` that records the largest error of the less precise results."""
+
+    worst_ulp: float = 0.0
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.worst_ulp = max(self.worst_ulp, check_softmax(x, y))
+
+
+ROUNDED = {4: 1e-4, 2: 2.0**-7}  # bytes per element -> additional relative error of a baseline
+# Eager PyTorch rounds biased logits and log-probabilities to 16 bits: errors of up to 2^-4 each
+# between 16 and 32.
+ROUNDED_LOGITS = 2.0**-3
+
+
+def check_result(
+    operation: Operation,
+    values: Mapping[str, object],
+    written: Mapping[str, np.ndarray],
+    features: Mapping[str, int],
+    at: np.ndarray | None = None,
+) -> None:
+    """`check.check_outputs` with a larger tolerance, because some baselines round more often.
+    Raises `WrongResult`.
+
+    Each element may have a relative error of `ROUNDED`; a gradient of softmax, which is a
+    difference, has that of its terms.
+    """
+    exact = expected(operation, values, features, at)
+    itemsize = values["dy" if operation is BACKWARD else "x"].dtype.itemsize
+    for name, array in written.items():
+        rounds = itemsize == 2 and (features.get("BIAS") or (name == "dx" and "dloss" in values))
+        share = ROUNDED_LOGITS if rounds else ROUNDED[itemsize]
+        wanted = exact[name].value
+        size = np.abs(wanted)
+        if operation is BACKWARD:
+            y, g = (values[key].astype(np.float64) for key in ("y", "dy"))
+            y, terms = (np.exp(y), np.abs(g)) if features.get("LOG") else (y, np.abs(y * g))
+            size = terms + y * terms.sum(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            error = np.abs(array.astype(np.float64) - wanted)
+            right = (error <= allowed(exact[name], array.dtype) + share * size) | (array == wanted)
+        if not right.all():
+            known = ~right & np.isfinite(error)
+            off = float(np.max(error / np.maximum(size, 1e-30), initial=0, where=known))
+            wrong = np.count_nonzero(~right)
+            raise WrongResult(
+                f"{wrong} of {array.size} elements of {name} {are(wrong)} wrong, by up to {off:.1%}"
+            )
+
+
+# ---- the comparison -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ComparisonTask(CampaignTask):
+    """A problem to be timed in a run."""
+
+    problem: Problem
+    run: Run
+    baselines: tuple[str, ...] = ()
+    seed: str = ""  # of the draw of an `Unseen` problem
+    failed: Mapping[str, str] = field(default_factory=dict)  # baseline -> why it is not tried again
+
+    def __str__(self) -> str:
+        return name_of(self.problem)
+
+    def measure(self) -> list[Comparison]:
+        """Time our kernel, the baselines that support the problem, and copies. Raises `Failure`
+        that names the kernel, baseline or copy which is wrong or fails."""
+        problem, skipped = self.problem, self.skipped()
+        step = chosen(problem, gpu_in_use())
+        names = [name for name in self.baselines if name not in skipped]
+        if TWO_KERNELS not in self.failed and not baselines.refusal(TWO_KERNELS, problem):
+            names.append(TWO_KERNELS)
+        copies = other_copies(problem) if problem.plain and not self.seed else []
+        copies = [name for name in copies if name not in self.failed]
+        rule = dispatch.candidates(problem, gpu_in_use(), 1)[0] if self.seed and step else step
+        ours = dict.fromkeys(filter(None, (step, rule)))
+        cases, less_precise = measure_beside(ours, names, copies, problem)
+        timed = {name: cases[name] for name in filter(None, (step, *names))}
+        of_ours = cases.get(step) or cases[problem.operation.bandwidth_baseline]
+        notes = {name: baselines.note(name, problem) for name in names}
+        found = Comparison(
+            problem,
+            self.run,
+            step,
+            step_hash(step) if step else "",
+            of_ours.launch if step else {},
+            {name: case.samples_us for name, case in timed.items()},
+            of_ours.copy_samples_us,
+            {name: case.calls for name, case in timed.items()},
+            skipped,
+            {name: note for name, note in notes.items() if note},
+            of_ours.programmatic_us,
+            of_ours.programmatic_copy_us,
+            {name: cases[name].samples_us for name in copies},
+            less_precise=less_precise,
+        )
+        if not self.seed:
+            return [found]
+        of_rule = {"rule": rule, "rule_us": cases[rule].samples_us} if rule != step else {}
+        return [Unseen(**vars(found), seed=self.seed, **of_rule)]
+
+    def without(self, failure: Failure) -> tuple[ComparisonTask | None, bool]:
+        """Leave out a baseline or a copy that failed, which is no failure of ours."""
+        culprit = failure.culprit
+        beside = (*self.baselines, TWO_KERNELS)
+        if culprit not in beside and not culprit.startswith(COPIES):
+            return None, True
+        return replace(self, failed={**self.failed, culprit: failure.reason}), False
+
+    def lines(self, found: Sequence[Comparison]) -> list[str]:
+        return [summary(case) for case in found]
+
+    def skipped(self) -> dict[str, str]:
+        """Baseline that failed or does not support the problem -> why."""
+        reasons = {
+            name: self.failed.get(name) or baselines.why_not(name, self.problem)
+            for name in self.baselines
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
+
+
+def measure_beside(
+    ours: Iterable[str], names: Sequence[str], copies: Sequence[str], problem: Problem
+) -> tuple[dict[str, Timed], dict[str, float]]:
+    """Time kernels of ours, baselines and copies in turn; returns their times, and the errors in
+    ulp of the less precise baselines."""
+    free_memory()
+    makers = {step: bench.maker(step, numbers(problem)) for step in ours}
+    compared: dict[str, object] = {}
+    makers |= {name: maker_of(name, compared) for name in names}
+    makers |= {name: bench.copy_maker(name) for name in copies}
+    cases = bench.measure(makers, problem)
+    found = {name: one for name, one in compared.items() if isinstance(one, Precision)}
+    return cases, {name: round(one.worst_ulp, 2) for name, one in found.items() if one.worst_ulp}
+
+
+def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Maker:
+    """The maker of a baseline's candidate; the function that compares its result goes to
+    `compared`."""
+
+    def make(problem: Problem) -> Candidate:
+        made = candidate(name, problem)
+        if compared is not None:
+            compared[name] = made.compare
+        return made
+
+    return make
+
+
+def other_copies(problem: Problem) -> list[str]:
+    """The copies that may be faster than the plain one: for a large matrix those that are in the
+    records, for a smaller one those that come close there."""
+    least = 1.0 if problem.compulsory_bytes >= MATTERS else NEAR
+    shape = bench.copied_shape(problem)
+    return [
+        name
+        for name in registry.variants()
+        if name.startswith(COPIES)
+        and load(name).accepts(*shape, gpu=gpu_in_use())
+        and load_record(name).case(*REFERENCE_SHAPE).share >= least
+    ]
+
+
+@dataclass(frozen=True)
+class Draw(CampaignTask):
+    """Baselines to be timed with our kernel once more, in a process that tunes them anew."""
+
+    case: Comparison
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return name_of(self.case.problem)
+
+    def measure(self) -> list[Comparison]:
+        """The case with the samples of this process, including the copy's."""
+        step, names = self.case.step, self.names
+        cases, _ = measure_beside([step], names, (), self.case.problem)
+        drawn = {name: cases[name].samples_us for name in (step, *names)}
+        drawn[bench.COPY] = cases[names[0]].copy_samples_us
+        return [replace(self.case, draws=[*self.case.draws, drawn])]
+
+    def without(self, failure: Failure) -> tuple[None, bool]:
+        """A baseline that fails has one result less; our kernel may not."""
+        if failure.culprit != self.case.step:
+            print(f"drawing at {self}: {failure}", file=sys.stderr)
+        return None, failure.culprit == self.case.step
+
+    def lines(self, found: Sequence[Comparison]) -> list[str]:
+        return [f"process {len(case.draws) + 1}: {summary(case)}" for case in found]
+
+
+# ---- pipelines ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PipelineTask(ComparisonTask):
+    """One problem to be timed."""
+
+    steps: tuple[str, ...] = ()  # in addition to what `choose` returns
+
+    def measure(self) -> list[Pipeline]:
+        """Time our kernels, the baselines that support the problem, and the copy, in each state.
+        Raises `Failure` that names the kernel or baseline which is wrong or fails."""
+        gpu, problem = gpu_in_use(), self.problem
+        skipped, ours = self.skipped(), self.ours(gpu)
+        free_memory()
+        makers = {name: bench.maker(name, numbers(problem)) for name in ours}
+        makers |= {name: maker_of(name) for name in self.baselines if name not in skipped}
+        cases = []
+        for state, series in pipeline_timer.measure(makers, problem).items():
+            timed = [name for name in series.pipeline_us if trial_of(name) in ours]
+            launches = {name: launch_of(trial_of(name), problem, gpu) for name in timed}
+            cases.append(
+                Pipeline(
+                    problem,
+                    self.run,
+                    state,
+                    launches,
+                    {file: step_hash(file) for file in map(file_of, timed)},
+                    series.calls,
+                    series.pipeline_us,
+                    series.base_us,
+                    skipped,
+                )
+            )
+        return cases
+
+    def without(self, failure: Failure) -> tuple[PipelineTask | None, bool]:
+        """Leave out a baseline that failed, which is no failure of ours."""
+        return super().without(failure) if failure.culprit in self.baselines else (None, True)
+
+    def lines(self, found: Sequence[Pipeline]) -> list[str]:
+        return [pipelines.summary(case) for case in found]
+
+    def is_done(self, cases: Sequence[Pipeline]) -> bool:
+        """Whether cases contain everything that the task times, in its current form; baselines
+        timed or left out."""
+        gpu, problem = self.run.gpu, self.problem
+        names = self.ours(gpu)
+        launches = {name: launch_of(name, problem, gpu) for name in names}
+        hashes = {file: step_hash(file) for file in map(file_of, names)}
+        known = {
+            case.state
+            for case in cases
+            if case.problem == problem
+            and all(case.launches.get(name) == launch for name, launch in launches.items())
+            and hashes.items() <= case.hashes.items()
+            and set(self.baselines) <= {*case.pipeline_us, *case.skipped}
+            and has_versions(case, self.run.versions)
+        }
+        return known >= {*states_of(problem, gpu.l2)}
+
+    def ours(self, gpu: Gpu) -> list[str]:
+        """Our trials to be timed: the kernel that `choose` returns and the other steps that support
+        the problem, with their variants."""
+        steps = [chosen(self.problem, gpu), *self.steps]
+        taking = [step for step in steps if step and launch_of(step, self.problem, gpu)]
+        names = (name for step in taking for name in variants(step, self.problem, gpu))
+        return list(dict.fromkeys(names))
+
+
+# ---- compiling ahead ----------------------------------------------------------------------------
+
+
+def empty_arrays(problem: Problem) -> list:
+    """Zeroed CuPy arrays for a problem, on which baselines are called to compile ahead."""
+    import cupy
+
+    stored = {"bfloat16": "uint16", "float16": "uint16"}
+    return [
+        cupy.zeros(problem.array_shape(argument, problem.numbers), stored.get(name, name))
+        for argument in problem.arrays
+        for name in [argument.numpy_dtype(problem.dtype).name]
+    ]
+
+
+def use_cache() -> None:
+    """Direct the compile caches of the baselines to `interop.CACHE`; call it before they are
+    imported."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(interop.CACHE / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(interop.CACHE / "triton")
+    os.environ["QUACK_CACHE_DIR"] = str(interop.CACHE / "quack")
+
+
+@contextlib.contextmanager
+def tuned_anew(number: int) -> Iterator[None]:
+    """Hide earlier tuning results from processes started within; `number` names their own cache
+    folder, which is emptied. They reuse what Triton compiled."""
+    folder, before = interop.CACHE / f"inductor-{number}", os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    shutil.rmtree(folder, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+
+
+def warm_up(
+    problems: Sequence[Problem],
+    names: Sequence[str],
+    workers: int,
+    seconds: float = math.inf,
+) -> None:
+    """Fill the baselines' caches on disk, and CuPy's with our kernels, from several processes,
+    since compiling takes most of a comparison, in the order of the problems and for so many seconds
+    at most.
+
+    torch.compile also tunes while it compiles. The results found while processes shared the GPU are
+    deleted; the comparison tunes again with the compiled code.
+    """
+    cached = [name for name in names if BASELINES[name].disk_cache]
+    able = {one: [name for name in cached if not baselines.why_not(name, one)] for one in problems}
+    jobs = [(name, one) for one in problems for name in (*able[one], OURS)]
+    in_processes(compile_ahead, jobs, workers, seconds)
+
+
+def in_processes(
+    compile_it: Callable[..., str],
+    jobs: Sequence[tuple],
+    workers: int,
+    seconds: float = math.inf,
+) -> None:
+    """Compile the jobs in several processes, by a function of this package that returns what went
+    wrong, and delete the tuning results. Otherwise as `warm_up`."""
+    began = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    done = 0
+    with ProcessPoolExecutor(workers, context, _compile_in_one_thread) as pool:
+        tasks = [pool.submit(compile_it, *job) for job in jobs]
+        try:
+            for task in as_completed(tasks, None if seconds == math.inf else max(0.0, seconds)):
+                done += 1
+                if failure := task.result():
+                    print(f"warm-up: {failure}", flush=True)
+        except BrokenProcessPool:
+            print("warm-up: a process ended; what is missing is compiled later", flush=True)
+        except TimeoutError:
+            print("warm-up: out of time; what is missing is compiled later", flush=True)
+        for task in tasks:
+            task.cancel()
+    for tuned in interop.CACHE.rglob("*.best_config"):
+        tuned.unlink()
+    print(f"warm-up of {done} kernels: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def _compile_in_one_thread() -> None:
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+OURS = "ours"  # name of our chosen kernel among the baselines
+
+
+def compile_ahead(name: str, problem: Problem) -> str:
+    """Run a baseline once at a problem in this process, or compile our own kernel; returns what
+    went wrong, or ""."""
+    import cupy
+
+    try:
+        with fresh_pool():
+            if name == OURS:
+                if step := chosen(problem, gpu_in_use()):
+                    bench.maker(step)(problem)
+                return ""
+            arrays = empty_arrays(problem)
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                candidate(name, problem).run(*arrays)
+                stream.synchronize()
+        return ""
+    except Exception as error:  # the comparison meets the error again and records it
+        return f"{name} at {name_of(problem)}: {type(error).__name__}"
