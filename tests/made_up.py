@@ -13,7 +13,7 @@ from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, registry, store
 from helpers.catalogue.registry import WITHOUT_FILE
 from helpers.catalogue.store import Observation, Run
-from helpers.measure import bench, workers
+from helpers.measure import bench, campaign
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY
 from helpers.measure.pipeline_timer import PROTOCOL as PIPELINES
@@ -92,7 +92,7 @@ def on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple) -> Non
         (gpu, "has_gpu", lambda: True),
         (gpu, "describe_device", lambda: DEVICE),
         (gpu, "describe_versions", lambda: dict(VERSIONS)),
-        (workers, "gpu_is_usable", lambda: True),
+        (campaign, "gpu_is_usable", lambda: True),
         (bench, "shapes_that_fit", list),
         *more,
     ):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.page.reading import (
+from helpers.commands.reading import (
     DETAILS,
     FENCE,
     FORMULA,

@@ -9,8 +9,7 @@ import pytest
 from helpers.base.paths import ROOT, core_notebooks, deeper_notebooks
 from helpers.catalogue.registry import steps
 from helpers.commands import figures
-from helpers.measure import records
-from helpers.page.reading import name_of
+from helpers.commands.reading import name_of
 from tests.earlier import EARLIER, SHOWN_EARLIER
 
 nbformat = pytest.importorskip("nbformat")  # not where kernels are only recorded and tested

@@ -7,6 +7,5 @@ The modules, lowest first:
     home        a writable home folder
     json_files  JSON files: validated against types, written atomically
     arguments   arguments validated against annotations
-    gpu         the GPU in use, or an H200 in replay mode
-    mode        live mode or replay mode
+    gpu         the GPU in use, or an H200 in replay mode; live or replay
 """

@@ -2,8 +2,7 @@
 
 The modules, lowest first:
 
-    expressions  C integer expressions, evaluated over any domain
-    rules        the rules of a header as a program of definitions and requirements
+    expressions  C integer expressions and the rules of a header, evaluated over any domain
     plan         a parsed header: accepted problems, build options, launch
     header       the header parser: keys and Build table
     registry     the kernel files and their source

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..base.gpu import Gpu
-from ..base.mode import gpu_for_plans
+from ..base.gpu import Gpu, gpu_for_plans
 from ..problem.operations import ANY_AXIS, SOFTMAX
 from ..problem.problem import Problem
 from ..simt.cuda_text import token_hash

@@ -18,14 +18,17 @@ from ..problem.problem import MAX_INT, Problem, integer
 from ..simt.places import ShownShort
 from .expressions import (
     INTEGERS,
+    MAX_BLOCK,
+    MIN_CLUSTER_CAPABILITY,
     Definition,
     DivisionByZero,
     Expression,
     ExpressionError,
+    Program,
     Rejected,
     Requirement,
+    program,
 )
-from .rules import MAX_BLOCK, MIN_CLUSTER_CAPABILITY, Program, program
 
 # A file is compiled for the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}

@@ -22,10 +22,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
 
-from ..base.gpu import Gpu, GpuDescription, gpu_from_record
+from ..base.gpu import Gpu, GpuDescription, gpu_from_record, replay_is_forced
 from ..base.gpu import gpu_folder as gpu_folder  # re-exported for campaigns
 from ..base.json_files import Date, Must, named, read_lines, typed, write_lines
-from ..base.mode import replay_is_forced
 from ..base.paths import RECORDS
 from ..problem.problem import Problem
 from ..problem.shapes import Shape

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from ..base import paths
-from ..base.gpu import Gpu, gpu_folder, gpu_name
+from ..base.gpu import Gpu, gpu_folder, gpu_for_plans, gpu_name, replaying
 from ..base.json_files import Count, Dtype, Must, Natural, Samples, Time, named
-from ..base.mode import gpu_for_plans, replaying
 from ..problem.problem import Problem
 from . import store
 from .store import Observation, Run

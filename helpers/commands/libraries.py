@@ -25,7 +25,7 @@ from ..measure.pipelines import Pipeline
 from ..measure.problem_groups import ALONE, GROUPS, drawn, entries, linked, name_of
 from ..measure.side_by_side import ComparisonTask, Draw, PipelineTask
 from ..page.comparison_text import unseen_lines
-from ..page.tables import lines_of
+from ..page.rich import lines_of
 from ..problem.problem import Problem
 from ..problem.shapes import (
     COMPARED_FAMILIES,

@@ -24,7 +24,7 @@ from ..catalogue.store import REFERENCE_GPU, Run
 from ..catalogue.tuned import Tuned
 from ..measure import baselines, bench, call_times, side_by_side
 from ..measure.call_times import CallTask, CallTimes, best_baselines, to_time
-from ..measure.campaign import Campaign, CampaignTask, add_shared_options
+from ..measure.campaign import Campaign, CampaignTask, Failure, add_shared_options
 from ..measure.comparison import DTYPES as COMPARED
 from ..measure.profiler import Launch
 from ..measure.profiling import (
@@ -38,10 +38,8 @@ from ..measure.profiling import (
 )
 from ..measure.records import Case, may_stay, takes
 from ..measure.samples import ratio
-from ..measure.tuning import Compilers, Timer
-from ..measure.tuning_grid import PROTOCOL, GridPoint, grid, starts, tuned
-from ..measure.workers import Failure
-from ..page.tables import lines_of
+from ..measure.tuning import PROTOCOL, Compilers, GridPoint, Timer, grid, starts, tuned
+from ..page.rich import lines_of
 from ..problem.problem import DTYPES, Problem
 from ..problem.shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE, compared_shapes
 from ..simt.words import counted

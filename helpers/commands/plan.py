@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..base.mode import gpu_for_plans, replaying
+from ..base.gpu import gpu_for_plans, replaying
 from ..catalogue.dispatch import choose, why
 from ..catalogue.registry import split_trial
 from ..problem.problem import DTYPES

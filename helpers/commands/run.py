@@ -11,22 +11,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from ..base.gpu import describe_device, describe_versions
-from ..base.mode import SWITCH, describe_mode, replaying
+from ..base.gpu import SWITCH, describe_device, describe_mode, describe_versions, replaying
 from ..base.paths import BUILD, core_notebooks, deeper_notebooks
 from ..catalogue.header import header
 from ..catalogue.registry import source, steps
 from ..catalogue.store import Run, utc_now
 from ..measure import bench
-from ..measure.records import Case, predicted_at
-from ..measure.workers import Failure
+from ..measure.campaign import Failure
+from ..measure.comparison import best_copies, best_copy
+from ..measure.records import Case, load_record, predicted_at, predictions
 from ..page.draw.step import series_figure
-from ..page.tables import summary_table
+from ..page.rich import lines_of
 from ..run.launch import check_kernel
 from ..simt.checks import at_least
 
@@ -166,6 +166,53 @@ def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
             except Failure as error:
                 verdicts[step] = f"right, not timed: {error}"
     return timed
+
+
+def summary_table(
+    verdicts: Mapping[str, str], where: str, now: Mapping[str, Case] | None = None
+) -> str:
+    """Step, bandwidth where it was predicted, the best recorded copy there, prediction, origin, and
+    this machine's verdict.
+
+    `now` maps steps to what was just timed on this GPU: it stands first, the record beside it.
+    """
+    timed, copies = now or {}, best_copies()
+    columns = [("step", f"<{max(14, *map(len, verdicts))}"), ("rows x columns", "<21")]
+    columns += [("GB/s here", ">9"), ("of copy", ">8"), ("recorded", ">9")] if timed else []
+    columns += [] if timed else [("GB/s", ">5")]
+    columns += [("of copy", ">8"), ("best copy", ">10"), ("predicted", ">10")]
+    columns += [(" recorded on" if timed else " measured on", "<27"), (f"kernel {where}", "")]
+    rows, fewer, others = [], False, []
+    for step, verdict in verdicts.items():
+        try:
+            record = load_record(step)
+        except FileNotFoundError:
+            record = None
+        case, mine = record and record.headline, timed.get(step)
+        shown = mine or case
+        if shown and (passes := round(shown.bytes / shown.matrix_bytes)) != 2:
+            others.append(f"{step} {passes} x")
+        cells = [
+            step,
+            shown.at.place() if shown else "",
+        ]
+        if timed:
+            cells += [f"{mine.gbps:.0f}", f"{mine.share:.3f}"] if mine else ["-", "-"]
+        if record is None:
+            cells += ["", "", "", "", " not recorded yet"]
+        else:
+            expected = predictions().get(step, {}).get("share")
+            stale = "" if record.is_current() else " (earlier version)"
+            best = best_copy(copies, case)
+            cells += [f"{case.gbps:.0f}", f"{case.share:.3f}", f"{best:.3f}" if best else "-"]
+            cells += ["none" if expected is None else f"{expected:.2f}", f" {record.label}{stale}"]
+            fewer |= shown.rows < case.rows
+        rows.append([*cells, verdict.splitlines()[0]])
+    title = "GB/s = 2 x rows x columns x bytes of an element / time"
+    title += f" ({', '.join(others)})" if others else ""
+    title += "\nbest copy: the fastest copy kernel recorded at that shape, beside the plain copy"
+    notes = ["Where memory is short here, the record is of more rows."] if fewer else []
+    return "\n".join(["", title, *lines_of(columns, rows), *notes])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from ..base import gpu
 from ..catalogue.dispatch import RANKINGS, best, candidates, current_build, out_of_date
 from ..catalogue.store import Run, utc_now
 from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
-from ..measure import bench, workers
+from ..measure import bench, campaign
 from ..measure.problem_groups import name_of
 from ..measure.samples import ratio
 from ..measure.tuning import Compilers, Search, Timer
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
             until = now + SEARCHED * share
             try:
                 tune(problem, timer, compilers, until, run)
-            except (workers.Failure, ValueError) as failure:  # ValueError: no kernel takes it
+            except (campaign.Failure, ValueError) as failure:  # ValueError: no kernel takes it
                 failed += 1
                 print(f"{name_of(problem)}: {failure}", file=sys.stderr, flush=True)
     finally:

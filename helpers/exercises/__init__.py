@@ -4,14 +4,12 @@ The modules, lowest first. Each only imports from those above it in this list.
 
     attempt      a graded kernel, its runs, and the expected y
     conditions   the conditions that an answer must satisfy, and bugs in a learner's words
-    table        the exercises and their conditions
-    grading      one grading, from the learner's file to the verdict
+    grading      the exercises, and one grading, from the learner's file to the verdict
 
 A stub is in kernels/exercises/, its solution in kernels/exercises/solutions/ and the learner's
 answer, made from the stub, in mine/answers/: all three have the exercise's name.
 """
 
-from .grading import Verdict, grade
-from .table import EXERCISES
+from .grading import EXERCISES, Verdict, grade
 
 __all__ = ["EXERCISES", "Verdict", "grade"]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.gpu import Gpu
-from ..base.mode import gpu_for_plans
+from ..base.gpu import Gpu, gpu_for_plans
 from ..base.paths import REPO_URL
 from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, with_features
 from ..catalogue.registry import split_trial

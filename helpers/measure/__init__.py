@@ -2,7 +2,6 @@
 
 The modules, lowest first:
 
-    workers          distribute work over GPUs
     campaign         the loop of every campaign, its tasks and their records
     samples          medians and their run-to-run variation
     records          timings of the steps
@@ -11,7 +10,6 @@ The modules, lowest first:
     bench            how a kernel is timed
     problem_groups   problems of the comparison: operations, shapes, numbers
     tuning           search for a faster plan on the GPU in use
-    tuning_grid      the shipped table of tuned plans
     interop          calls of other libraries on CuPy arrays
     baselines        these libraries as baselines: what they support
     comparison       our kernels compared with the baselines: the records and what they say

@@ -34,10 +34,10 @@ from ..run.bound import BoundKernel, load
 from ..run.check import WrongResult, check_copy, check_softmax
 from ..run.execute import active_clusters
 from . import samples
+from .campaign import Failure, one_line
 from .gpu_arrays import buffers, later, poison, rotations
 from .gpu_arrays import verify as check_problem
 from .records import Timed
-from .workers import Failure, one_line
 
 PROTOCOL = {
     "version": 2,

@@ -17,9 +17,8 @@ from typing import Annotated
 
 import numpy as np
 
-from ..base.gpu import Gpu
+from ..base.gpu import Gpu, gpu_for_plans
 from ..base.json_files import Count, Must, Natural, Samples
-from ..base.mode import gpu_for_plans
 from ..catalogue import registry, store
 from ..catalogue.dispatch import launch_of, step_hash
 from ..catalogue.registry import COPY, HINT_MACROS, split_trial, with_hints

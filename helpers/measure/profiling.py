@@ -21,8 +21,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..base.gpu import Gpu
-from ..base.mode import SWITCH
+from ..base.gpu import SWITCH, Gpu
 from ..base.paths import ROOT
 from ..catalogue import registry, store
 from ..catalogue.dispatch import launch_of, step_hash
@@ -44,7 +43,7 @@ from ..run.launch import launch
 from ..run.references import make_input
 from ..simt import NSIGHT_METRICS, SHARED_METRICS, compile_cubin
 from . import bench
-from .campaign import Campaign, CampaignTask
+from .campaign import Campaign, CampaignTask, Failure
 from .gpu_arrays import buffers, host_arrays, later, with_room
 from .profiler import (
     UNFUSED_LAUNCH,
@@ -60,7 +59,6 @@ from .profiler import (
     SanitizerResult,
 )
 from .records import families_of
-from .workers import Failure
 
 SMALL_TRIALS = ("08_ahead-CLUSTERS1",)  # one persistent cluster takes all rows
 

@@ -34,13 +34,12 @@ from ..simt.words import are
 from . import baselines, bench, interop, pipeline_timer, pipelines
 from .baselines import BASELINES, OFFERS, TWO_KERNELS
 from .bench import Candidate, fresh_pool
-from .campaign import CampaignTask
+from .campaign import CampaignTask, Failure
 from .comparison import COPIES, NEAR, Comparison, Unseen, has_versions, summary
 from .gpu_arrays import verify
 from .pipelines import Pipeline, file_of, states_of, trial_of, variants
 from .problem_groups import chosen, name_of, numbers
 from .records import Timed, load_record
-from .workers import Failure
 
 MATTERS = 2**30  # from this size on, the recorded copies rank as they do here
 

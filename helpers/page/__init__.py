@@ -8,9 +8,7 @@ The modules, lowest first:
     profile    counters as named quantities
     predict    the reader's prediction and ours
     replay     timings for notebooks: measured, or from the records
-    tables     plain-text tables
     comparison_text  the comparison in docs/comparison.md
     draw       figures: of a trace, of a record, of the machine
     notebooks  execute notebooks
-    reading    the reading time of a notebook
 """

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from ..base.arguments import checked
-from ..base.mode import replay_is_forced
+from ..base.gpu import replay_is_forced
 from ..base.paths import KERNELS, MINE, ROOT
 from ..catalogue import registry
 from .rich import escape

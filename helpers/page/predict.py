@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 
 from ..base.arguments import checked, short
+from ..base.gpu import replay_is_forced
 from ..base.json_files import named, read_json, write_json
-from ..base.mode import replay_is_forced
 from ..base.paths import MINE
 from ..catalogue.registry import COPY, steps
 from ..catalogue.store import utc_now

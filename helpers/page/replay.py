@@ -8,8 +8,7 @@ from functools import partial
 from operator import attrgetter
 
 from ..base.arguments import short
-from ..base.gpu import describe_device, describe_versions
-from ..base.mode import replaying
+from ..base.gpu import describe_device, describe_versions, replaying
 from ..catalogue.dispatch import changes_of
 from ..catalogue.registry import UNFUSED, split_trial
 from ..catalogue.store import Run, recorded_gpus, shown_gpu, utc_now

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import html
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -129,6 +129,19 @@ def details(summary: str, content: str, style: str = "") -> str:
 def wrapped(text: str, indent: int = 0) -> list[str]:
     """Lines of at most 80 columns; all but the first are indented."""
     return textwrap.wrap(text, COLUMNS, subsequent_indent=" " * indent)
+
+
+def lines_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table of plain text: titles, then rows, one space between columns.
+
+    A column is a title and how it is aligned, ">8" or "<14"; a cell that is wider pushes the rest
+    of its line to the right. A row may have fewer cells than there are columns.
+    """
+    aligned = [align for _, align in columns]
+    return [
+        " ".join(f"{cell:{align}}" for cell, align in zip(cells, aligned, strict=False)).rstrip()
+        for cells in ([title for title, _ in columns], *rows)
+    ]
 
 
 class Page:

@@ -25,13 +25,12 @@ import numpy as np
 
 from .. import simt
 from ..base.arguments import checked
-from ..base.gpu import Gpu
-from ..base.mode import gpu_for_plans
+from ..base.gpu import Gpu, gpu_for_plans
 from ..catalogue.dispatch import changes_of
+from ..catalogue.expressions import MAX_BLOCK
 from ..catalogue.header import header
 from ..catalogue.plan import Header, Plan, option_name
 from ..catalogue.registry import source, split_trial
-from ..catalogue.rules import MAX_BLOCK
 from ..problem.operations import MATRIX, Argument, Operation
 from ..problem.problem import Problem, integer
 from ..simt import byte_offset

@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import simt
 from ..base.arguments import short
-from ..base.mode import replaying
+from ..base.gpu import replaying
 from ..catalogue.plan import Plan
 from ..simt import byte_offset, rows_apart, span
 from ..simt.cuda_text import Parameter, signature

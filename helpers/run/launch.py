@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import simt
 from ..base.arguments import checked
-from ..base.mode import gpu_for_plans
+from ..base.gpu import gpu_for_plans
 from ..catalogue.header import header
 from ..catalogue.plan import Header, Plan
 from ..problem.operations import MATRIX, SOFTMAX

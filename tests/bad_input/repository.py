@@ -18,7 +18,7 @@ from jupyterlab.labapp import LabApp
 from helpers.base import gpu, paths
 from helpers.catalogue import store
 from helpers.commands import figures, lab, measure, pages
-from helpers.measure import records, workers
+from helpers.measure import campaign, records
 from helpers.measure.records import load_record
 from tests.bad_input.inputs import ODD_JSON, Input, damage, few_lines, text_of
 
@@ -67,7 +67,7 @@ def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(figures, "wanted_texts", _texts)
     patch.setattr(figures, "plots", dict)
     patch.setattr(figures, "ROOT", folder)
-    patch.setattr(workers, "deal", lambda *_: iter(()))  # nothing is measured here
+    patch.setattr(campaign, "deal", lambda *_: iter(()))  # nothing is measured here
 
 
 def _small_copy(source: str, target: str) -> None:

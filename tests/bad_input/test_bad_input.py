@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.base import mode, paths
+from helpers.base import gpu, paths
 from helpers.base.paths import RECORDS
 from helpers.catalogue import store
 from helpers.measure import records
@@ -42,7 +42,7 @@ COUNT = int(os.environ.get("BAD_INPUTS", "160")) // 4
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to be in, replay, and nothing of a reader's."""
-    monkeypatch.setenv(mode.SWITCH, "1")
+    monkeypatch.setenv(gpu.SWITCH, "1")
     monkeypatch.chdir(tmp_path)
     warnings.simplefilter("ignore")
     return tmp_path

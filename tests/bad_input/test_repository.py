@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.base import mode
+from helpers.base import gpu
 
 pytest.importorskip("jupyterlab")  # not where kernels are only recorded
 
@@ -32,7 +32,7 @@ def answers(
     for number in range(COUNT):
         shutil.rmtree(folder, ignore_errors=True)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(mode.SWITCH, "1")
+            patch.setenv(gpu.SWITCH, "1")
             repository.small(folder, patch)
             patch.chdir(folder)
             what, call = made(number, folder, patch)

@@ -10,7 +10,8 @@ from helpers.base import gpu
 from helpers.catalogue import dispatch, store
 from helpers.commands import measure as command
 from helpers.commands.measure import StepsTask
-from helpers.measure import baselines, bench, campaign, comparison, interop, side_by_side, workers
+from helpers.measure import baselines, bench, campaign, comparison, interop, side_by_side
+from helpers.measure.campaign import Failure
 from helpers.measure.comparison import (
     Comparison,
     Unseen,
@@ -22,7 +23,6 @@ from helpers.measure.problem_groups import drawn, entries
 from helpers.measure.profiling import CountersFile, ToolRun, ToolTask
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.side_by_side import ComparisonTask, PipelineTask
-from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from tests.made_up import (
     FOLDER,
@@ -63,7 +63,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
             task = tasks.popleft()
             if apart:
                 measured.append("apart")
-            yield task, workers.attempt(work, task)[0]
+            yield task, campaign.attempt(work, task)[0]
 
     def launch_on_softmax(step: str, problem: Problem, *_) -> dict[str, int]:
         return launch_of(step, Problem(*problem.shape))
@@ -78,7 +78,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (side_by_side, "gpu_in_use", lambda: gpu.H200),
         (side_by_side, "other_copies", lambda *_: [COPIED]),
         (bench, "copy_maker", lambda name: no_kernel),
-        (workers, "deal", deal),
+        (campaign, "deal", deal),
         (bench, "maker", lambda *_: no_kernel),
         (bench, "measure", measure),
         (interop, "CACHE", tmp_path / "cache"),

@@ -11,11 +11,11 @@ from helpers.catalogue.registry import without_hints
 from helpers.commands import libraries
 from helpers.commands import measure as command
 from helpers.measure import baselines, bench, pipeline_timer, pipelines, side_by_side
+from helpers.measure.campaign import Failure
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
 from helpers.measure.pipelines import Pipeline, load_pipelines, variants
 from helpers.measure.problem_groups import linked
-from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from tests.made_up import FOLDER, comparison_case, no_kernel, on_a_gpu
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.base import mode
+from helpers.base import gpu
 from helpers.catalogue.registry import UNFUSED, known_steps
 from helpers.commands.plan import MOST_STATIC_BYTES, main
 from helpers.measure.records import has_record, load_record
@@ -61,8 +61,8 @@ def test_what_asks_for_shared_memory_declares_no_more_than_is_allowed_for() -> N
 
 @pytest.mark.parametrize("wish", ["0", "2"])
 def test_a_gpu_that_is_not_there_gives_status_2_and_one_sentence(monkeypatch, wish, capsys) -> None:
-    monkeypatch.setattr(mode, "has_gpu", lambda: False)
-    monkeypatch.setenv(mode.SWITCH, wish)
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    monkeypatch.setenv(gpu.SWITCH, wish)
     assert main(["01_naive", "64", "1024"]) == 2
     said = capsys.readouterr()
-    assert said.err.startswith(mode.SWITCH) and said.err.count("\n") == 1 and not said.out
+    assert said.err.startswith(gpu.SWITCH) and said.err.count("\n") == 1 and not said.out

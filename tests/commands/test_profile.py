@@ -13,7 +13,7 @@ from helpers.base import gpu
 from helpers.catalogue import registry, store
 from helpers.catalogue.registry import UNFUSED
 from helpers.commands import measure as command
-from helpers.measure import profiler, profiling, workers
+from helpers.measure import campaign, profiler, profiling
 from helpers.measure.profiler import (
     UNFUSED_LAUNCH,
     Disassembly,
@@ -178,7 +178,7 @@ def test_other_kernels_than_asked_for_are_refused(tools) -> None:
     profiling.profile_batch(batch)
     names = {str(batch.launches[0]): "softmax_other"}
     (tools.folder.parent / "plan").write_text(json.dumps({**tools.plan, "names": names}))
-    with pytest.raises(workers.Failure, match="ncu saw softmax_other"):
+    with pytest.raises(campaign.Failure, match="ncu saw softmax_other"):
         profiling.profile_batch(batch)
 
 

@@ -16,7 +16,7 @@ import pytest
 from helpers.base import paths
 from helpers.commands import run
 from helpers.measure import bench
-from helpers.measure.workers import Failure
+from helpers.measure.campaign import Failure
 from helpers.page import notebooks
 from helpers.page.rich import FIGURE
 from helpers.problem.problem import Problem

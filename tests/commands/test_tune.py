@@ -12,7 +12,7 @@ from helpers.catalogue.dispatch import best, choose, why
 from helpers.catalogue.plan import Plan
 from helpers.commands import plan as plan_command
 from helpers.commands import tune as command
-from helpers.measure.workers import Failure
+from helpers.measure.campaign import Failure
 from helpers.problem.problem import Problem
 from tests.helpers.test_tuning import SHORT, MadeUp
 from tests.made_up import DEVICE, FOLDER, VERSIONS, Kernels, on_a_gpu

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.base.gpu import H200, Gpu
-from helpers.base.mode import gpu_for_plans
+from helpers.base.gpu import H200, Gpu, gpu_for_plans
 from helpers.catalogue.registry import steps, variants
 from helpers.export.request import takes_matrix
 from helpers.run.bound import load

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.base.mode import SWITCH
+from helpers.base.gpu import SWITCH
 from helpers.base.paths import ROOT
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from helpers.base.gpu import H200
 from helpers.measure import bench
+from helpers.measure.campaign import Failure
 from helpers.measure.gpu_arrays import rounded
-from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES
 from helpers.run.bound import BoundKernel, load

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from helpers.catalogue import store
-from helpers.measure import bench, campaign, workers
-from helpers.measure.campaign import Campaign, CampaignTask, add_shared_options
+from helpers.measure import bench, campaign
+from helpers.measure.campaign import Campaign, CampaignTask, Failure, add_shared_options
 from helpers.measure.records import Case
-from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from tests import made_up
 from tests.made_up import FOLDER
@@ -78,7 +77,7 @@ def test_results_are_stored_in_order_whichever_came_first(begun, monkeypatch) ->
         assert (jobs, apart) == (3, True)
         return [(task, work(task)) for task in reversed(tasks)]
 
-    monkeypatch.setattr(workers, "deal", backwards)
+    monkeypatch.setattr(campaign, "deal", backwards)
     assert begun("--jobs", "3").measure([*map(Made, EVERY)], apart=True) == []
     assert rows() == [8, 16, 32, 64]
 

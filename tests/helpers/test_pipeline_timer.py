@@ -11,9 +11,9 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.measure import bench, pipeline_timer, pipelines, samples
 from helpers.measure.bench import Candidate
-from helpers.measure.gpu_arrays import verify
+from helpers.measure.campaign import Failure
+from helpers.measure.gpu_arrays import host_arrays, verify
 from helpers.measure.pipeline_timer import COPY, ORDINARY
-from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from helpers.run.check import check_copy, check_softmax

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from helpers.base import mode
+from helpers.base import gpu
 from helpers.catalogue.registry import UNFUSED, steps
 from helpers.measure.records import REFERENCE_SHAPE, load_record, predicted_at, predictions
 from helpers.page import profile
@@ -25,7 +25,7 @@ STEP = "03_shared"
 def mine(tmp_path, monkeypatch):
     """An empty folder for what a reader keeps, in a replay that is not forced."""
     monkeypatch.setattr(MODULE, "MINE", tmp_path / "mine")
-    monkeypatch.delenv(mode.SWITCH, raising=False)
+    monkeypatch.delenv(gpu.SWITCH, raising=False)
     return tmp_path / "mine" / "predictions.json"
 
 
@@ -206,7 +206,7 @@ def test_a_prediction_is_kept_and_remembered(shown, mine) -> None:
 def test_a_forced_replay_neither_reads_nor_writes(shown, mine, monkeypatch) -> None:
     keep(STEP, 0.3)
     before = mine.read_bytes()
-    monkeypatch.setenv(mode.SWITCH, "1")
+    monkeypatch.setenv(gpu.SWITCH, "1")
     predict(STEP)
     assert ASK in shown[0]["text/plain"].splitlines()
     predict(STEP, 0.7)

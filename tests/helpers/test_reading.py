@@ -3,7 +3,8 @@
 import nbformat
 import pytest
 
-from helpers.page.reading import Reading, of_markdown, of_output, reading
+from helpers.commands import reading as command
+from helpers.commands.reading import Reading, of_markdown, of_output, reading
 
 new_markdown = nbformat.v4.new_markdown_cell
 new_code = nbformat.v4.new_code_cell

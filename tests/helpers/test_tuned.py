@@ -15,7 +15,7 @@ from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU
 from helpers.catalogue.tuned import Tuned, shipped_plans, tuned_table
 from helpers.commands import measure as campaign
-from helpers.measure.tuning_grid import LONG, SIZES, SIZES_OF_LONG, WORTH, grid, starts
+from helpers.measure.tuning import LEAST_SPEEDUP, LONG, SIZES, SIZES_OF_LONG, grid, starts
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from tests.helpers.export.conftest import kernel_files_are_read_once  # noqa: F401
@@ -50,7 +50,9 @@ def test_every_line_is_a_cell_of_the_grid_and_its_trial_is_worth_it() -> None:
         assert block is None and {name for name, _ in changes} <= {*macros}, "exports know no other"
         if line.rule_us:
             middle = sorted(line.rule_us)[len(line.rule_us) // 2]
-            assert middle > WORTH * sorted(line.trial_us)[len(line.trial_us) // 2], line.problem
+            assert middle > LEAST_SPEEDUP * sorted(line.trial_us)[len(line.trial_us) // 2], (
+                line.problem
+            )
 
 
 def test_cells_do_not_overlap_and_leave_no_length_out() -> None:

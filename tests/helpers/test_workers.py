@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 
-from helpers.measure import workers
-from helpers.measure.workers import VISIBLE, Failure, deal
+from helpers.measure import campaign
+from helpers.measure.campaign import VISIBLE, Failure, deal
 
 
 def worker(task: str) -> tuple[str, str, int]:
@@ -27,8 +27,8 @@ def worker(task: str) -> tuple[str, str, int]:
 
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "gpu_names", lambda jobs: ["3", "5"][:jobs])
-    monkeypatch.setattr(workers, "gpu_is_usable", lambda: True)
+    monkeypatch.setattr(campaign, "gpu_names", lambda jobs: ["3", "5"][:jobs])
+    monkeypatch.setattr(campaign, "gpu_is_usable", lambda: True)
     monkeypatch.setenv(VISIBLE, "3,5")
 
 
@@ -65,7 +65,7 @@ def test_each_gpu_has_one_process_that_takes_the_next_task() -> None:
 
 
 def test_after_an_error_that_breaks_its_gpu_the_rest_is_done_in_a_new_process(monkeypatch) -> None:
-    monkeypatch.setattr(workers, "gpu_is_usable", lambda: False)
+    monkeypatch.setattr(campaign, "gpu_is_usable", lambda: False)
     seen = dict(deal(worker, deque(["a", "raise", "b"])))
     assert seen["a"][2] == os.getpid()
     assert isinstance(seen["raise"], Failure)
@@ -77,9 +77,9 @@ def test_names_of_gpus(monkeypatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 2)
     monkeypatch.delenv(VISIBLE, raising=False)
-    assert [workers.gpu_names(jobs) for jobs in (1, 2, 8)] == [["0"], ["0", "1"], ["0", "1"]]
+    assert [campaign.gpu_names(jobs) for jobs in (1, 2, 8)] == [["0"], ["0", "1"], ["0", "1"]]
     monkeypatch.setenv(VISIBLE, "4,GPU-ab")
-    assert workers.gpu_names(2) == ["4", "GPU-ab"]
+    assert campaign.gpu_names(2) == ["4", "GPU-ab"]
 
 
 def test_failure_survives_the_way_to_another_process() -> None:

@@ -12,6 +12,7 @@ from cuda.bindings import nvrtc
 from helpers.base.gpu import H200, Gpu
 from helpers.base.paths import KERNELS
 from helpers.catalogue.dispatch import RANKINGS, SOFTMAX_RANKING
+from helpers.catalogue.expressions import MAX_BLOCK
 from helpers.catalogue.header import KEYS, OPTIONAL_KEYS, header
 from helpers.catalogue.plan import DTYPE_OPTIONS, Header
 from helpers.catalogue.registry import (
@@ -22,7 +23,6 @@ from helpers.catalogue.registry import (
     steps,
     variants,
 )
-from helpers.catalogue.rules import MAX_BLOCK
 from helpers.problem.operations import COPY, SOFTMAX
 from helpers.problem.problem import MAX_INT, Problem
 from helpers.run.bound import Kernel, kernel_of

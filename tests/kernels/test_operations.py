@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.base.mode import gpu_for_plans
+from helpers.base.gpu import gpu_for_plans
 from helpers.catalogue.registry import steps, variants
 from helpers.problem.operations import COPY, SOFTMAX
 from helpers.problem.problem import Problem

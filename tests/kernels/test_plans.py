@@ -9,10 +9,10 @@ import pytest
 
 from helpers.base.gpu import Gpu
 from helpers.catalogue.dispatch import choose
+from helpers.catalogue.expressions import MAX_BLOCK
 from helpers.catalogue.header import header
 from helpers.catalogue.plan import Header, Plan
 from helpers.catalogue.registry import PRODUCTION, source, split_trial, steps, variants
-from helpers.catalogue.rules import MAX_BLOCK
 from helpers.problem.problem import DTYPES, MAX_INT, Problem
 from helpers.run.bound import Kernel
 

@@ -2,37 +2,31 @@
 
 The modules, lowest first:
 
-    digest     a digest of the data of a figure, which make test compares
-    style      colours, markers, and how figures are displayed
-    canvas     a figure with boxes, words and arrows
+    style      colours, markers, boxes and words; how figures are displayed, and their digest
     machine    the locator figure: launch levels and memories
     accesses   the events of a trace in order; select an access, and its cost
     memory     sectors, banks, and memory traffic per source line
     owners     which thread, warp or block loads which element
-    plans      maps of tuned plans
     reduction  how values are merged, level by level
     life       warps that wait: of a block, in time, and in the slots of an SM
     messages   messages between blocks
     labels     label placement without overlap
-    charts     bars, dots, curves and heat maps
-    step       the speed of a step: the plot of a notebook and that of the series
-    ledger     predictions and measurements of all steps
+    charts     bars, dots, curves and heat maps; maps of tuned plans
+    step       the speed of a step: the plot of a notebook and that of the series; predictions
     lost_time  where the time of each kernel goes: the first picture of the README
     comparison  our kernels compared with other libraries
 """
 
-from .charts import bars, curves, dots, heat
+from .charts import bars, curves, dots, heat, plans
 from .comparison import baselines, not_ahead, speedups, unseen
-from .ledger import ledger
 from .life import life, slots, waiting
 from .lost_time import lost_time
 from .machine import machine
 from .memory import banks, moves, sectors
 from .messages import messages
 from .owners import owners
-from .plans import plans
 from .reduction import reduction
-from .step import series, step
+from .step import ledger, series, step
 
 __all__ = [
     "banks",

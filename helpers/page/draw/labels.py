@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import style as looks
-from .digest import FONT_PLACED
+from .style import FONT_PLACED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

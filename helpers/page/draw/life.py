@@ -16,8 +16,25 @@ from ...simt.geometry import Place
 from ...simt.hardware import SM_THREADS, WARP
 from ...simt.words import counted
 from .accesses import find_block, in_order, in_words
-from .canvas import Box, Key, canvas, legend, rectangle, words
-from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish, ink
+from .style import (
+    BLACK,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PAGE,
+    PINK,
+    RED,
+    Box,
+    Key,
+    canvas,
+    finish,
+    ink,
+    legend,
+    rectangle,
+    words,
+)
 
 MARKS = {  # kinds of marks in the order of the legend
     "global load": BLUE,

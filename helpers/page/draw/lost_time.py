@@ -18,8 +18,7 @@ from ...run.bound import load
 from ...simt.words import counted
 from .. import profile
 from . import style
-from .canvas import Box, canvas, end_of, rectangle, words
-from .digest import FONT_PLACED
+from .style import FONT_PLACED, Box, canvas, end_of, rectangle, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,20 @@ from ...base.gpu import H200
 from ...problem.shapes import REFERENCE_SHAPE
 from ...simt.hardware import BANKS, MAX_CLUSTER, MAX_THREADS, SMS, WARP, WORD
 from ..profile import FAR_COPY, clock_hz, of
-from .canvas import Box, canvas, end_of, rounded, words
-from .digest import FONT_PLACED
-from .style import BLACK, BLUE, DARK, LIT, finish, ink
+from .style import (
+    BLACK,
+    BLUE,
+    DARK,
+    FONT_PLACED,
+    LIT,
+    Box,
+    canvas,
+    end_of,
+    finish,
+    ink,
+    rounded,
+    words,
+)
 
 # CUDA C++ Programming Guide, "Compute Capabilities", technical specifications, column 9.0: 32-bit
 # registers per SM; L1 and shared memory per SM, divided by a launch.

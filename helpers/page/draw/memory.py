@@ -17,11 +17,10 @@ from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
 from .accesses import Line, Shown, Traces, Turn, Which, chosen, labelled
-from .canvas import Box, Key, canvas, legend, rectangle
-from .digest import FONT_PLACED
 from .style import (
     BLUE,
     DARK,
+    FONT_PLACED,
     GREEN,
     GREY,
     INCHES,
@@ -31,9 +30,14 @@ from .style import (
     PALE,
     PINK,
     RED,
+    Box,
+    Key,
+    canvas,
     finish,
     ink,
     ink_on,
+    legend,
+    rectangle,
 )
 
 if TYPE_CHECKING:

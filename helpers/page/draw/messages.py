@@ -12,8 +12,7 @@ from ...base.arguments import checked
 from ...simt import Trace, WatchedAccess
 from ...simt.words import counted
 from .accesses import block_number, check_followed, in_order, pieces_of, shared_arrays
-from .canvas import Box, canvas, rounded, words
-from .style import BLUE, DARK, GREY, PAGE, finish
+from .style import BLUE, DARK, GREY, PAGE, Box, canvas, finish, rounded, words
 
 TOP, DEPTH = 74, 190  # pixels: the row of senders, and the distance to that of receivers
 SHARED = "distributed shared memory"

@@ -11,7 +11,6 @@ from ...base.arguments import checked
 from ...simt import Trace
 from ...simt.hardware import WARP
 from .accesses import block_number, in_words
-from .canvas import NAME, Box, Key, canvas, legend, words
 from .style import (
     BLACK,
     BLUE,
@@ -19,14 +18,20 @@ from .style import (
     GREEN,
     GREY,
     LIT,
+    NAME,
     ORANGE,
     PALE,
     PINK,
     RED,
     SKY,
     YELLOW,
+    Box,
+    Key,
+    canvas,
     finish,
     ink_on,
+    legend,
+    words,
 )
 
 COLUMNS, ROWS = 33, 16  # number of drawn cells: a cell has space for a lane number

@@ -19,8 +19,23 @@ from ...simt.geometry import Place
 from ...simt.hardware import WARP, WORD
 from ...simt.words import counted
 from .accesses import find_block, in_order, pieces_of, shared_arrays
-from .canvas import Box, canvas, rounded, words
-from .style import BLACK, BLUE, DARK, GREEN, GREY, LIT, ORANGE, PAGE, PALE, finish, ink
+from .style import (
+    BLACK,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    LIT,
+    ORANGE,
+    PAGE,
+    PALE,
+    Box,
+    canvas,
+    finish,
+    ink,
+    rounded,
+    words,
+)
 
 OUTSIDE = -1  # a thread of another block
 MOST_LEVELS = 40  # more are merged

@@ -11,22 +11,30 @@ computes both.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import json
 import math
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from ...catalogue.registry import TORCH, UNFUSED, step_number
 from ..rich import FIGURE, PADDING, figure_caption
-from .digest import digest_of
 
-if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
     from PIL import Image
+
 
 PICTURES = "SOFTMAX_PICTURES"  # 0: no pixels; nbval compares words and digests
 PAGE = 700  # CSS pixels that a notebook's page shows side by side
@@ -264,3 +272,217 @@ def _in_few_colors(pixels: Image.Image) -> bytes:
     png = io.BytesIO()
     pixels.quantize(256, dither=Image.Dither.NONE).save(png, format="png", optimize=True)
     return png.getvalue()
+
+
+# ---- the digest ---------------------------------------------------------------------------------
+
+FONT_PLACED = {"gid": "placed by font metrics"}  # keyword of an artist
+DIGITS = 6  # significant digits of a number: equal on all platforms
+LETTERS = 16  # length of a digest
+
+
+def digest_of(drawn: object) -> str:
+    """Return the digest of a figure, or of lists, tuples, numbers and strings. The order in which
+    artists were added does not count."""
+    if not isinstance(drawn, (list, tuple)):
+        drawn = sorted(json.dumps(part) for part in _parts(drawn))
+    return hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:LETTERS]
+
+
+def _parts(figure: Figure) -> Iterator[list]:
+    """Describe the content of a figure as JSON values."""
+    yield ["figure", _numbers(figure.get_size_inches())]
+    yield from (["title", *text.get_text().split()] for text in figure.texts)
+    for axes in figure.axes:
+        yield ["axes", axes.get_xscale(), _numbers(axes.get_xlim())]
+        yield ["axes", axes.get_yscale(), _numbers(axes.get_ylim())]
+        if axes.axison:
+            yield from map(_axis, (axes.xaxis, axes.yaxis))
+        yield from filter(None, map(_artist, _artists(axes)))
+        if legend := axes.get_legend():
+            for word, key in zip(legend.get_texts(), legend.legend_handles, strict=True):
+                look = _look(key) if hasattr(key, "get_hatch") else [str(key.get_marker())]
+                yield ["key", *_words(word), *look]
+
+
+def _artists(axes: Axes) -> Iterator[Artist]:
+    """The content of axes with titles, without frame, axis objects, background and legend."""
+    own = {*axes.spines.values(), axes.xaxis, axes.yaxis, axes.patch, axes.get_legend()}
+    return (artist for artist in axes.get_children() if artist not in own)
+
+
+def _axis(axis: Axis) -> list:
+    """The name of an axis, and its ticks unless they depend on the available space."""
+    from matplotlib.ticker import FixedLocator
+
+    locator = axis.get_major_locator()
+    places = locator.locs if isinstance(locator, FixedLocator) else []
+    labels = axis.get_major_formatter().format_ticks(places)
+    return ["axis", axis.get_label_text(), _numbers(places), labels]
+
+
+def _artist(artist: Artist) -> list | None:
+    """Describe an artist: kind, style and positions.
+
+    Raises `TypeError` for an unknown kind of artist.
+    """
+    from matplotlib.collections import Collection
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.text import Text
+
+    if isinstance(artist, Text):
+        return _words(artist)
+    if isinstance(artist, Line2D):
+        marker = artist.get_marker()
+        edge = _colors([artist.get_markerfacecolor(), artist.get_markeredgecolor()])
+        look = [*_colors([artist.get_color()]), artist.get_linestyle(), str(marker), *edge]
+        sizes = _numbers([artist.get_linewidth(), artist.get_markersize()])
+        return ["line", *look, *sizes, _numbers(artist.get_xydata())]
+    if isinstance(artist, Patch):
+        return ["patch", *_look(artist), _places_of(artist)]
+    if isinstance(artist, Collection):
+        paths = [_numbers(path.vertices) for path in artist.get_paths()]
+        faces, edges = _colors(artist.get_facecolor()), _colors(artist.get_edgecolor())
+        looks = faces, edges, _numbers(artist.get_linewidth()), artist.get_hatch()
+        return ["collection", *looks, paths, _numbers(artist.get_offsets())]
+    raise TypeError(f"_artist describes no {type(artist).__name__}: add it, with a test")
+
+
+def _look(patch) -> list:
+    colors = _colors([patch.get_facecolor(), patch.get_edgecolor()])
+    return [*colors, *_numbers([patch.get_linewidth()]), patch.get_hatch()]
+
+
+def _places_of(patch) -> list[str]:
+    """The position of a patch in data coordinates: the ends of an arrow, otherwise the bounding
+    box."""
+    from matplotlib.patches import FancyArrowPatch
+
+    if FONT_PLACED["gid"] == patch.get_gid():
+        return []
+    if isinstance(patch, FancyArrowPatch):  # its path depends on the resolution
+        return _numbers(patch._posA_posB or patch._path_original.vertices)
+    corners = patch.get_patch_transform().transform(patch.get_path().vertices)
+    return _numbers([corners.min(axis=0), corners.max(axis=0)])
+
+
+def _words(text) -> list | None:
+    """Describe a text, regardless of line breaks. For an annotation the annotated point counts, not
+    the offset of the text."""
+    words = " ".join(text.get_text().split())
+    arrow = getattr(text, "arrow_patch", None)
+    in_data = text.get_gid() != FONT_PLACED["gid"]
+    if not words and not (arrow and in_data):
+        return None
+    places = [getattr(text, "xy", text.get_position())] if in_data else []
+    if in_data and arrow:
+        places.append(text.xyann)
+    look = [*_colors([text.get_color()]), *_numbers([text.get_fontsize()]), text.get_fontweight()]
+    return ["text", words, *look, *(_look(arrow) if arrow else []), _numbers(places)]
+
+
+def _numbers(values: object) -> list[str]:
+    """Rounded numbers as text; 0 has no sign."""
+    return [f"{value + 0.0:.{DIGITS}g}" for value in np.asarray(values, float).ravel().tolist()]
+
+
+def _colors(colors: Iterable) -> list[str]:
+    from matplotlib.colors import to_hex
+
+    return [to_hex(color, keep_alpha=True) for color in colors]
+
+
+# ---- boxes, words and arrows --------------------------------------------------------------------
+
+NAME, NOTE = 11, 9.2  # points: of names and of notes
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle; y grows downward."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        return self.y + self.height
+
+    @property
+    def middle(self) -> float:
+        return self.y + self.height / 2
+
+
+def canvas(height: float, title: str = "") -> Axes:
+    """The axes of an empty figure as wide as the page; their unit is a CSS pixel, y grows downward.
+    A title stands at the top left."""
+    with styled_figure(INCHES * height / PAGE) as figure:
+        axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, PAGE), ylim=(height, 0))
+    axes.axis("off")
+    if title:
+        words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    return axes
+
+
+def rectangle(
+    axes: Axes, box: Box, fill: str, edge: str = "none", line: float = 0, **style
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    style |= {"facecolor": fill, "edgecolor": edge, "linewidth": line}
+    axes.add_patch(Rectangle((box.x, box.y), box.width, box.height, **style))
+
+
+def rounded(axes: Axes, box: Box, lit: bool = False, radius: float = 5, **style) -> None:
+    """A box with round corners, blue if it is the subject of the figure."""
+    from matplotlib.patches import FancyBboxPatch
+
+    look = {"facecolor": LIT if lit else "white", "edgecolor": BLUE if lit else GREY}
+    look |= {"linewidth": 2.2 if lit else 0.9, **style}
+    outline = f"round,pad=0,rounding_size={radius}"
+    corner = box.x, box.y
+    axes.add_patch(FancyBboxPatch(corner, box.width, box.height, boxstyle=outline, **look))
+
+
+def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style) -> Text:
+    """Text with its left end and vertical centre at (x, y)."""
+    look = {"color": BLACK, "va": "center_baseline", "fontsize": size, **style}
+    return axes.text(x, y, text, **look)
+
+
+def end_of(text: Text) -> float:
+    """The right end of a text."""
+    return text.axes.transData.inverted().transform((text.get_window_extent().x1, 0))[0]
+
+
+class Key(NamedTuple):
+    """A mark of a figure, as its legend shows it, and what it means."""
+
+    text: str
+    fill: str | tuple[float, ...] = "none"
+    edge: str = "none"
+    width: float = 14
+    height: float = 11
+    hatch: str | None = None
+    round: bool = False
+
+
+def legend(axes: Axes, x: float, y: float, keys: Sequence[Key]) -> None:
+    """Keys beside each other, from x on; a Key of width 0 is words alone."""
+    for key in keys:
+        box = Box(x, y - key.height / 2, key.width, key.height)
+        if key.round:
+            rounded(axes, box, radius=key.height / 2, edgecolor=key.edge, **FONT_PLACED)
+        elif key.width:
+            look = {"hatch": key.hatch, **FONT_PLACED}
+            rectangle(axes, box, key.fill, key.edge, 0.8, **look)
+        text = words(axes, box.right + 6 * (key.width > 0), y, key.text, color=DARK, **FONT_PLACED)
+        x = end_of(text) + 18

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from helpers.base import mode
+from helpers.base import gpu
 from helpers.measure.records import has_record, predictions
 from helpers.page import draw
 from helpers.page.predict import asked, keep
@@ -23,7 +23,7 @@ def test_the_readers_are_drawn_beside_ours_except_in_a_forced_replay(
     tmp_path, monkeypatch, shown
 ) -> None:
     monkeypatch.setattr(importlib.import_module("helpers.page.predict"), "MINE", tmp_path)
-    monkeypatch.delenv(mode.SWITCH, raising=False)
+    monkeypatch.delenv(gpu.SWITCH, raising=False)
     keep("01_naive", 0.06)
     keep("07_warp", 0.5)
     draw.ledger()
@@ -39,7 +39,7 @@ def test_the_readers_are_drawn_beside_ours_except_in_a_forced_replay(
     said = " ".join(sentence.split())
     assert said.endswith("Of your 2, 1 came within 10 percent, and 1 closer than ours.")
     assert complaints(figure) == []
-    monkeypatch.setenv(mode.SWITCH, "1")
+    monkeypatch.setenv(gpu.SWITCH, "1")
     draw.ledger()
     assert {*marks(shown.take()[0])} == ours
     with pytest.raises(ValueError):
