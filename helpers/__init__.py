@@ -20,7 +20,7 @@ from .catalogue.dispatch import choose
 from .catalogue.header import header
 from .catalogue.registry import with_hints
 from .catalogue.tuned import load_tuned
-from .exercises import grade
+from .exercises.grading import grade
 from .measure.comparison import (
     comparison_cases,
     comparison_origin,
@@ -32,10 +32,10 @@ from .measure.profiler import loads_in_a_row, numerics, opcodes, sass
 from .measure.records import load_record, predictions
 from .page import draw, profile, show
 from .page.comparison_text import unseen_lines
-from .page.own import source
 from .page.predict import predict
 from .page.profile import unfused_launches
 from .page.replay import timings
+from .page.rich import source
 from .problem.shapes import FEW_SHAPES, REFERENCE_SHAPE
 from .run.bound import bind, load
 from .run.check import check_softmax

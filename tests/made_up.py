@@ -90,6 +90,7 @@ def on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple) -> Non
     for module, name, replacement in (
         (store, "RECORDS", folder),
         (gpu, "has_gpu", lambda: True),
+        (gpu, "gpu_in_use", lambda: gpu.H200),
         (gpu, "describe_device", lambda: DEVICE),
         (gpu, "describe_versions", lambda: dict(VERSIONS)),
         (campaign, "gpu_is_usable", lambda: True),

@@ -35,7 +35,7 @@ SUBSYSTEMS = {
     "simt": ["helpers/simt/**/*.py"],
     "plan": [
         *(f"helpers/catalogue/{name}.py" for name in ("plan", "expressions", "header")),
-        *("helpers/run/bound.py", "helpers/measure/problem_groups.py"),
+        "helpers/run/bound.py",
     ],
     "dispatch": [
         *(f"helpers/catalogue/{name}.py" for name in ("registry", "dispatch", "tuned")),

@@ -32,30 +32,13 @@ def checked(function: Function) -> Function:
     its annotation, raises a `TypeError` of one sentence."""
     signature = inspect.signature(function)
     name = function.__name__
-    parameters = signature.parameters.values()
-    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-    required = {one.name for one in parameters if one.default is one.empty}
-    accepted: set[tuple] = set()  # (parameter, classes of an argument that passed the check)
 
     @functools.cache
     def hints() -> dict[str, Any]:  # lazy: an annotation may name a class defined further down
         return typing.get_type_hints(function)
 
-    def accepted_before(args: tuple, named: dict[str, Any]) -> bool:
-        """Return whether every argument is given once, with classes that passed before."""
-        if len(args) > len(positional):
-            return False
-        given = dict(zip(positional, args, strict=False)) | named
-        return (
-            len(given) == len(args) + len(named)
-            and required <= given.keys()
-            and all((key, *_classes(value)) in accepted for key, value in given.items())
-        )
-
     @functools.wraps(function)
     def call(*args, **named):
-        if accepted_before(args, named):
-            return function(*args, **named)
         try:
             given = signature.bind(*args, **named).arguments
         except TypeError as error:
@@ -70,17 +53,9 @@ def checked(function: Function) -> Function:
                 if not matches(one, hint):
                     expected = describe_hint(hint)
                     raise TypeError(f"{name}: {parameter} must be {expected}, not {short(one)}")
-            if not variadic:
-                accepted.add((parameter, *_classes(value)))
         return function(*args, **named)
 
     return call
-
-
-def _classes(value: object) -> tuple[type, ...]:
-    """Return all that `matches` looks at: the class of a value and the classes of its items."""
-    items = value if isinstance(value, (list, tuple)) else ()
-    return (type(value), *map(type, items))
 
 
 def matches(value: object, hint: Any) -> bool:

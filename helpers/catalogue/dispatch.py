@@ -59,6 +59,14 @@ def best(problem: Problem, gpu: Gpu | None = None) -> str:
     return next((trial for trial, _, no in _tuned(rule, problem, gpu) if not no), rule)
 
 
+def chosen(problem: Problem, gpu: Gpu | None = None) -> str:
+    """The kernel that `choose` returns for a problem; "" if none of our kernels supports it."""
+    try:
+        return best(problem, gpu)
+    except ValueError:
+        return ""
+
+
 def candidates(problem: Problem, gpu: Gpu, most: int) -> list[str]:
     """Return up to `most` files or trials that accept a problem, in the order of `choose`; the
     first is the rule's plan. Raises what `choose` raises."""

@@ -22,17 +22,22 @@ from ..measure.comparison import (
     why_again,
 )
 from ..measure.pipelines import Pipeline
-from ..measure.problem_groups import ALONE, GROUPS, drawn, entries, linked, name_of
 from ..measure.side_by_side import ComparisonTask, Draw, PipelineTask
 from ..page.comparison_text import unseen_lines
 from ..page.rich import lines_of
 from ..problem.problem import Problem
 from ..problem.shapes import (
+    ALONE,
     COMPARED_FAMILIES,
     COMPARED_SHAPES,
+    GROUPS,
     PIPELINE_SHAPES,
     compared_family,
     compared_shapes,
+    drawn,
+    entries,
+    linked,
+    name_of,
 )
 from ..run.bound import load
 from ..simt.words import at_least, counted, often, rows_x_cols

@@ -72,7 +72,7 @@ class StepsTask(CampaignTask):
         return self.at.place(dtype=True)
 
     def measure(self) -> list[Case]:
-        times = bench.measure_steps(bench.Task(self.at, self.names), step_maker)
+        times = bench.measure_steps(self.at, self.names, step_maker)
         problems = {name: bench.problem_of(name, self.at) for name in self.names}
         return [Case.of(times[n], n, one, self.runs[n]) for n, one in problems.items()]
 

@@ -160,9 +160,9 @@ def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
         ((rows, cols, *_),) = bench.shapes_that_fit([shape])
         if verdict == "right":
             try:
-                task = bench.Task(replace(wanted, rows=rows, cols=cols), (step,))
-                times = bench.measure_steps(task)[step]
-                timed[step] = Case.of(times, step, bench.problem_of(step, task.at), now)
+                at = replace(wanted, rows=rows, cols=cols)
+                times = bench.measure_steps(at, [step])[step]
+                timed[step] = Case.of(times, step, bench.problem_of(step, at), now)
             except Failure as error:
                 verdicts[step] = f"right, not timed: {error}"
     return timed

@@ -25,12 +25,12 @@ from ..catalogue.dispatch import RANKINGS, best, candidates, current_build, out_
 from ..catalogue.store import Run, utc_now
 from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
 from ..measure import bench, campaign
-from ..measure.problem_groups import name_of
 from ..measure.samples import ratio
 from ..measure.tuning import Compilers, Search, Timer
 from ..problem.operations import ANY_AXIS, SOFTMAX
 from ..problem.problem import DTYPES, Problem
-from ..simt.words import at_least
+from ..problem.shapes import name_of
+from ..simt.checks import at_least
 
 FILES = 3  # kernels that a shape is tried with
 FINALISTS = 4

@@ -14,8 +14,18 @@ from functools import cache, partial
 from ..base.arguments import checked
 from ..base.gpu import replay_is_forced
 from ..base.paths import KERNELS, MINE
-from ..page.own import anchor, named
-from ..page.rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, escape
+from ..page.rich import (
+    COLUMNS,
+    GROUND,
+    MUTED,
+    Line,
+    Rich,
+    anchor,
+    code_html,
+    details,
+    escape,
+    named,
+)
 from ..simt import CompileError, UnsupportedPTX
 from ..simt.words import counted
 from .attempt import (

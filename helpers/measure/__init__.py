@@ -8,7 +8,6 @@ The modules, lowest first:
     profiler         profiler data: counters, sanitizer, disassembly
     gpu_arrays       arrays of timed kernels on the GPU, and the check of the result
     bench            how a kernel is timed
-    problem_groups   problems of the comparison: operations, shapes, numbers
     tuning           search for a faster plan on the GPU in use
     interop          calls of other libraries on CuPy arrays
     baselines        these libraries as baselines: what they support

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -201,22 +200,17 @@ def maker(step: str, numbers: Mapping[str, float] | None = None) -> Maker:
     return make
 
 
-class Task(NamedTuple):
-    """Steps to be timed together with the same copy."""
-
-    at: Problem  # sizes and dtype; the steps determine the operation
-    names: tuple[str, ...]
-
-
-def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[str, Timed]:
-    """The times of each step of a task and of its bandwidth baseline; steps that compute the same
-    are timed together. Raises what `measure` raises."""
+def measure_steps(
+    at: Problem, names: Sequence[str], maker_of: Callable[..., Maker] = maker
+) -> dict[str, Timed]:
+    """The times of steps at the sizes and dtype of a problem, and of their bandwidth baselines;
+    steps that compute the same are timed together. Raises what `measure` raises."""
     found: dict[str, Timed] = {}
     together: dict[Problem, list[str]] = {}
-    for name in task.names:
-        together.setdefault(problem_of(name, task.at), []).append(name)
-    for problem, names in together.items():
-        found |= measure({name: maker_of(name) for name in names}, problem)
+    for name in names:
+        together.setdefault(problem_of(name, at), []).append(name)
+    for problem, some in together.items():
+        found |= measure({name: maker_of(name) for name in some}, problem)
     return found
 
 

@@ -2,7 +2,7 @@
 
 At each shape one `bench.measure` call times our kernel, every baseline that supports the shape, and
 copies, replayed in turn in one process; only such times are compared. Fused and related operations
-are compared at the problems of `helpers.measure.problem_groups`, with the bandwidth baseline of the
+are compared at the problems of `helpers.problem.shapes`, with the bandwidth baseline of the
 operation instead of the copy. A baseline that tunes anew in each process is timed in several,
 together with ours, and its best result counts. The result is `comparison.jsonl`, and for problems
 drawn at random `unseen.jsonl`.
@@ -22,16 +22,15 @@ import numpy as np
 from ..base.arguments import checked
 from ..base.json_files import Count, Date, Natural, Samples, Time
 from ..catalogue import store
-from ..catalogue.dispatch import launch_of, step_hash
+from ..catalogue.dispatch import chosen, launch_of, step_hash
 from ..catalogue.registry import COPY
 from ..catalogue.store import AtProblem, latest
 from ..problem.problem import Problem
-from ..problem.shapes import COMPARED_SHAPES
+from ..problem.shapes import ALONE, COMPARED_SHAPES, entries, group_of, name_of
+from ..problem.shapes import COMPARED_DTYPES as DTYPES
 from . import baselines, samples
-from .problem_groups import ALONE, chosen, entries, group_of, name_of
 from .records import Case
 
-DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this or within run-to-run variation is a tie
 ROOM = 0.97  # a best baseline below this fraction of a copy must be beaten, not equalled
 DRAWS = 3  # processes in which a baseline that tunes anew is timed, if it is close
@@ -340,7 +339,7 @@ def versions_of(cases: Sequence[Comparison]) -> dict[str, str]:
 
 
 def around_cases(recorded: Sequence[Comparison]) -> list[Comparison]:
-    """The cases of the other operations at the problems of `problem_groups.GROUPS`, in that
+    """The cases of the other operations at the problems of `shapes.GROUPS`, in that
     order."""
     known = {case.problem: case for case in recorded}
     return [known[problem] for problem in entries() if problem in known]

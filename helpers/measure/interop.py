@@ -2,7 +2,7 @@
 
 Each function named `..._call` returns a call for a problem: it takes the arrays of the operation in
 their order (`helpers.problem.operations`), with the numbers of the comparison
-(`problem_groups.numbers`), and enqueues on CuPy's current stream. It neither copies nor allocates,
+(`shapes.numbers`), and enqueues on CuPy's current stream. It neither copies nor allocates,
 so that it can be captured into a CUDA graph. A library is imported when its call is made.
 """
 
@@ -32,7 +32,7 @@ from ..problem.operations import (
     SOFTMAX,
 )
 from ..problem.problem import Problem
-from .problem_groups import SCALE
+from ..problem.shapes import SCALE
 
 Call = Callable[..., None]  # takes CuPy arrays, enqueues on CuPy's current stream
 # Compile caches of the comparison; separate, because the warm-up deletes from them.

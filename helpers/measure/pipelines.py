@@ -3,7 +3,7 @@
 `helpers.measure.pipeline_timer` times them. A variant has other cache hints or another launch than
 the kernel's Build table (`registry.HINT_MACROS`), and its name spells all of them out. So a case
 remains valid when the rules of a table change: the chosen kernel then has the name of another timed
-variant. Fused and related operations are timed too (`problem_groups.linked`), with the two best
+variant. Fused and related operations are timed too (`shapes.linked`), with the two best
 baselines of the comparison. The result is `pipelines.jsonl`.
 """
 
@@ -20,14 +20,13 @@ import numpy as np
 from ..base.gpu import Gpu, gpu_for_plans
 from ..base.json_files import Count, Must, Natural, Samples
 from ..catalogue import registry, store
-from ..catalogue.dispatch import launch_of, step_hash
+from ..catalogue.dispatch import chosen, launch_of, step_hash
 from ..catalogue.registry import COPY, HINT_MACROS, split_trial, with_hints
 from ..catalogue.store import AtProblem
 from ..problem.problem import Problem
-from ..problem.shapes import PIPELINE_SHAPES
+from ..problem.shapes import PIPELINE_SHAPES, group_of, linked, name_of
 from . import baselines, samples
 from .comparison import DTYPES, SLOWER, TOLERANCE, Comparison
-from .problem_groups import chosen, group_of, linked, name_of
 
 MOST_EVICTED = 4  # multiple of the L2: a larger x is evicted before its writer ends
 ORDINARY = ", ordinary launch"  # of a kernel that supports programmatic launches
@@ -176,7 +175,7 @@ def states_of(problem: Problem, l2: int) -> tuple[str, ...]:
 
 def order() -> dict[Hashable, int]:
     """(problem, state) -> its position in the file: softmax by dtype, shape and state, then
-    `problem_groups.linked`."""
+    `shapes.linked`."""
     alone = itertools.product(DTYPES, PIPELINE_SHAPES)
     problems = [*(Problem(*shape, dtype) for dtype, shape in alone), *linked()]
     return {key: number for number, key in enumerate(itertools.product(problems, STATES))}

@@ -40,7 +40,6 @@ from ..problem.shapes import (
 from ..run.bound import load
 from ..run.execute import to_gpu
 from ..run.launch import launch
-from ..run.references import make_input
 from ..simt import NSIGHT_METRICS, SHARED_METRICS, compile_cubin
 from . import bench
 from .campaign import Campaign, CampaignTask, Failure
@@ -109,8 +108,8 @@ def launches(which: str = "all", gpu: Gpu | None = None) -> list[Launch]:
 
 
 def run_kernels(chosen: Sequence[Launch]) -> None:
-    """Make each launch once, and expose nothing else to the profilers; every array has its own
-    allocation, so that compute-sanitizer sees where it ends."""
+    """Make each launch once, and expose nothing else to the profilers; every array of a small shape
+    has its own allocation, so that compute-sanitizer sees where it ends."""
     import cupy
     from cupyx.profiler import profile
 
@@ -118,34 +117,17 @@ def run_kernels(chosen: Sequence[Launch]) -> None:
     for step, at in chosen:
         problem = bench.problem_of(step, at)
         candidate = bench.maker(step)(problem)
-        if problem.plain:
-            x = input_on_gpu(problem)
-            y = later(with_room(x)) if candidate.late else cupy.empty_like(x)
-            arrays = x, y
-        elif at.rows * at.cols < 2**20:
+        if at.rows * at.cols < 2**20:
             arrays = tuple(map(to_gpu, host_arrays(problem).values()))
         else:
             arrays = buffers(problem, cupy.random.default_rng(0))
+        if candidate.late:
+            *inputs, y = arrays
+            arrays = (*inputs, later(with_room(y)))
         cupy.cuda.Device().synchronize()
         with profile():
             candidate.run(*arrays)
             cupy.cuda.Device().synchronize()
-
-
-def input_on_gpu(problem: Problem):
-    """A CuPy array of seeded normal values in shifted rows; bfloat16 as uint16. A small one comes
-    from `make_input`, which tests use on the SIMT machine; a large one is made on the GPU, because
-    the host would take seconds."""
-    import cupy
-
-    (rows, cols), dtype = problem.shape, problem.dtype
-    if rows * cols < 2**20:
-        return to_gpu(make_input(rows, cols, dtype=dtype))
-    x = cupy.random.default_rng(0).standard_normal((rows, cols), dtype=cupy.float32)
-    x += cupy.linspace(-200, 200, rows, dtype=cupy.float32)[:, None]
-    if dtype != "bfloat16":
-        return x.astype(dtype, copy=False)
-    return cupy.ascontiguousarray(x.view(cupy.uint16)[:, 1::2])  # rounded towards zero
 
 
 def worker_command(chosen: Sequence[Launch]) -> list[str]:

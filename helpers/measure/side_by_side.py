@@ -22,11 +22,11 @@ import numpy as np
 
 from ..base.gpu import Gpu, gpu_in_use
 from ..catalogue import dispatch, registry
-from ..catalogue.dispatch import launch_of, step_hash
+from ..catalogue.dispatch import chosen, launch_of, step_hash
 from ..catalogue.store import Run
 from ..problem.operations import BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, Operation
 from ..problem.problem import Problem
-from ..problem.shapes import REFERENCE_SHAPE
+from ..problem.shapes import REFERENCE_SHAPE, name_of, numbers
 from ..run.bound import load
 from ..run.check import WrongResult
 from ..run.references import allowed, expected, reference, tolerance, ulp
@@ -38,7 +38,6 @@ from .campaign import CampaignTask, Failure
 from .comparison import COPIES, NEAR, Comparison, Unseen, has_versions, summary
 from .gpu_arrays import verify
 from .pipelines import Pipeline, file_of, states_of, trial_of, variants
-from .problem_groups import chosen, name_of, numbers
 from .records import Timed, load_record
 
 MATTERS = 2**30  # from this size on, the recorded copies rank as they do here

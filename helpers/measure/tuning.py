@@ -33,11 +33,11 @@ from ..catalogue.registry import split_trial
 from ..catalogue.store import Run
 from ..catalogue.tuned import Tuned
 from ..problem.problem import MAX_INT, PACK_BYTES, Problem
+from ..problem.shapes import numbers
 from ..run.bound import load
 from ..simt import CompileError
 from . import bench, campaign, samples
 from .campaign import Failure, one_line
-from .problem_groups import numbers
 from .records import Timed
 
 # The values of these names; none of them changes how a kernel is called.

@@ -2,8 +2,7 @@
 
 The modules, lowest first:
 
-    rich       rich output with a plain form; code in colour
-    own        the reader's own kernels, and links to files
+    rich       rich output with a plain form, code in colour; the reader's own kernels and links
     show       kernels, differences, findings and tables
     profile    counters as named quantities
     predict    the reader's prediction and ours

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ..base.paths import ROOT
-from ..catalogue.dispatch import choose
-from ..catalogue.store import REFERENCE_GPU, folder_of, latest
+from ..catalogue.store import REFERENCE_GPU, folder_of
 from ..measure.baselines import BASELINES, title
 from ..measure.comparison import (
     DTYPES,
@@ -34,8 +33,14 @@ from ..measure.comparison import (
 )
 from ..measure.pipelines import TIES, Pipeline, load_pipelines, pipeline_cases
 from ..measure.pipelines import around_cases as around_chains
-from ..measure.problem_groups import GROUPS, group_of, name_of
-from ..problem.shapes import COMPARED_TABLE, Shape, compared_family, compared_shapes
+from ..problem.shapes import (
+    COMPARED_TABLE,
+    GROUPS,
+    compared_family,
+    compared_shapes,
+    group_of,
+    name_of,
+)
 from ..simt.words import counted
 
 WORDS = {"LOSS": "lost"}  # of a verdict
@@ -67,7 +72,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         *family_table(recorded),
         "",
     ]
-    lines += [*baselines_table(recorded, shown), ""]
+    lines += [*baselines_table(shown), ""]
     explained = "".join(f" {line}." for line in explained_marks(shown))
     now = versions_of(everything)  # those that `comparison_origin` says
     alone = {dtype: recorded_by(partial(pipeline_cases, dtype)) for dtype in DTYPES}
@@ -315,18 +320,14 @@ def family_table(recorded: Sequence[Comparison]) -> list[str]:
         for dtype in DTYPES:
             shapes = [s for s in compared_shapes(dtype) if family in (compared_family(*s), "all")]
             cases = [known[shape, dtype] for shape in shapes if (shape, dtype) in known]
-            unsupported = len(unsupported_shapes(recorded, shapes, dtype))
-            absent = len(shapes) - len(cases) - unsupported
-            cells += verdict_cells(cases, {"unsupported": unsupported, "not compared": absent})
+            cells += verdict_cells(cases, len(shapes) - len(cases))
         rows.append([family, *cells])
     return markdown(["shapes", *BY_DTYPE], rows)
 
 
-def verdict_cells(
-    cases: Sequence[Comparison], others: Mapping[str, int] | None = None
-) -> list[str]:
-    """The verdicts on cases, and on `others` that were not compared; the smallest speedup."""
-    verdicts = Counter(case.verdict for case in cases) + Counter(others)
+def verdict_cells(cases: Sequence[Comparison], absent: int = 0) -> list[str]:
+    """The verdicts on cases, the number of `absent` ones, and the smallest speedup."""
+    verdicts = Counter(case.verdict for case in cases) + Counter({"not compared": absent})
     led = [case for case in cases if case.best_baseline and case.speedup]
     words = in_words(verdicts, (*VERDICTS, "not compared"))
     if not led:
@@ -337,17 +338,7 @@ def verdict_cells(
     return [words, f"{speedup}, {title(least.best_baseline)} at {place}"]
 
 
-def unsupported_shapes(
-    recorded: Sequence[Comparison], shapes: Sequence[Shape], dtype: str
-) -> list[Shape]:
-    """The shapes that were not compared because none of our kernels supports them; they count as
-    unsupported."""
-    known = {case.shape for case in recorded if case.dtype == dtype}
-    gpu = latest(recorded).gpu
-    return [s for s in shapes if s not in known and not choose(*s, dtype, gpu)]
-
-
-def baselines_table(recorded: Sequence[Comparison], shown: Sequence[Comparison]) -> list[str]:
+def baselines_table(shown: Sequence[Comparison]) -> list[str]:
     """How often each baseline was timed, how often it was the best, and why it was not timed at the
     other shapes."""
     rows, best = [], Counter(case.best_baseline for case in shown)
@@ -371,13 +362,11 @@ def baselines_table(recorded: Sequence[Comparison], shown: Sequence[Comparison])
             told = "; ".join(words) or "-"
             rows.append([baseline.title, f"{timed}{marked}", f"{best[name]}", told])
     verdicts = Counter(case.verdict for case in shown)
-    not_compared = sum(
-        len(unsupported_shapes(recorded, compared_shapes(dtype), dtype)) for dtype in DTYPES
-    )
-    unsupported = verdicts["unsupported"] + not_compared
+    unsupported = verdicts["unsupported"]
     words = f"{unsupported}: none of our kernels takes the shape" if unsupported else "-"
-    timed = len(shown) - verdicts["unsupported"]
-    rows.append(["ours", f"{timed}", f"ahead of all in {verdicts['ahead']}", words])
+    rows.append(
+        ["ours", f"{len(shown) - unsupported}", f"ahead of all in {verdicts['ahead']}", words]
+    )
     return markdown(["", "timed", "best of the others", "not timed"], rows)
 
 

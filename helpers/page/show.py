@@ -18,7 +18,6 @@ from typing import NamedTuple
 from ..base.arguments import checked
 from ..simt import Trace, around, lines_of
 from ..simt.words import counted, often
-from .own import note, source
 from .rich import (
     COLUMNS,
     Fold,
@@ -30,6 +29,8 @@ from .rich import (
     details,
     escape,
     marked,
+    note,
+    source,
     tokens_of,
 )
 

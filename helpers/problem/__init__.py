@@ -4,5 +4,5 @@ The modules, lowest first:
 
     operations  the operations: their arguments and features
     problem     `Problem`: an operation at a shape, dtype and layout
-    shapes      families of matrix shapes
+    shapes      families of matrix shapes, and the problems of fused and related operations
 """

@@ -103,6 +103,7 @@ def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
         what = damage(stored / f"{only}.jsonl", r)
         run = load_record(STEP).run
         patch.setattr(gpu, "has_gpu", lambda: True)
+        patch.setattr(gpu, "gpu_in_use", lambda: gpu.H200)
         patch.setattr(gpu, "describe_device", lambda: run.device)
         patch.setattr(gpu, "describe_versions", lambda: run.versions)
         patch.setattr(measure.shutil, "which", lambda tool: tool)

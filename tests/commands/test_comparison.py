@@ -19,11 +19,11 @@ from helpers.measure.comparison import (
     comparison_origin,
     load_comparisons,
 )
-from helpers.measure.problem_groups import drawn, entries
 from helpers.measure.profiling import CountersFile, ToolRun, ToolTask
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.side_by_side import ComparisonTask, PipelineTask
 from helpers.problem.problem import Problem
+from helpers.problem.shapes import compared_shapes, drawn, entries
 from tests.made_up import (
     FOLDER,
     OURS,

@@ -15,9 +15,9 @@ from helpers.measure.campaign import Failure
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
 from helpers.measure.pipelines import Pipeline, load_pipelines, variants
-from helpers.measure.problem_groups import linked
 from helpers.problem.problem import Problem
-from tests.made_up import FOLDER, comparison_case, no_kernel, on_a_gpu
+from helpers.problem.shapes import linked
+from tests.made_up import FOLDER, UTC, comparison_case, no_kernel, on_a_gpu
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
 

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200
+from helpers.catalogue.dispatch import chosen
 from helpers.measure import baselines, interop, side_by_side
 from helpers.measure.baselines import NOT_OFFERED, OFFERS, TWO_KERNELS
 from helpers.measure.bench import poison_outputs
 from helpers.measure.gpu_arrays import buffers, verify
 from helpers.measure.interop import torch_dtypes
-from helpers.measure.problem_groups import GROUPS, chosen, entries, group_of, name_of, numbers
 from helpers.measure.side_by_side import check_result
 from helpers.problem.problem import Problem
+from helpers.problem.shapes import GROUPS, entries, group_of, name_of, numbers
 from helpers.run.bound import BoundKernel
 from helpers.run.check import WrongResult
 from helpers.run.references import expected, make_input, reference

@@ -20,11 +20,10 @@ from helpers.measure.comparison import (
     load_comparisons,
     why_again,
 )
-from helpers.measure.problem_groups import entries, name_of
 from helpers.measure.records import launch_of, step_hash
 from helpers.page import comparison_text
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import compared_shapes
+from helpers.problem.shapes import entries, name_of
 from tests.earlier import COMPARED_EARLIER
 from tests.made_up import FOLDER, OURS, RUN, VERSIONS, comparison_case, refused
 

@@ -7,7 +7,6 @@ from helpers.base.gpu import H200
 from helpers.measure import baselines, bench, comparison, side_by_side
 from helpers.measure.campaign import Failure
 from helpers.measure.gpu_arrays import _Sample
-from helpers.measure.problem_groups import numbers
 from helpers.measure.side_by_side import ComparisonTask
 from helpers.problem.operations import OPERATIONS, SUMMED
 from helpers.problem.problem import Problem

@@ -10,7 +10,7 @@ from helpers.base.paths import ROOT
 from helpers.catalogue import registry
 from helpers.commands import export
 from helpers.measure.records import step_hash
-from helpers.page import own, replay
+from helpers.page import replay, rich
 from helpers.run.bound import load
 from helpers.simt.cuda_text import token_hash
 
@@ -26,22 +26,22 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (mine / "deeper").mkdir()
     text = (ROOT / "kernels" / FILE).read_text(encoding="utf-8")
     (mine / "kernels" / FILE).write_text(text + CHANGED, encoding="utf-8")
-    monkeypatch.setattr(own, "MINE", mine)
-    monkeypatch.setattr(own, "ROOT", tmp_path)
+    monkeypatch.setattr(rich, "MINE", mine)
+    monkeypatch.setattr(rich, "ROOT", tmp_path)
     monkeypatch.delenv("SOFTMAX_REPLAY", raising=False)
     monkeypatch.chdir(mine)
     return mine
 
 
 def test_it_replaces_the_file_with_its_includes_and_line_numbers(mine: Path) -> None:
-    before, now = registry.source(FILE), own.source(FILE)
+    before, now = registry.source(FILE), rich.source(FILE)
     assert now.endswith(CHANGED) and now.startswith(f'#line 1 "mine/kernels/{FILE}"')
     assert now.removesuffix(CHANGED).replace('"mine/', '"') == before
-    assert own.source("06_registers.cu") == registry.source("06_registers.cu")
+    assert rich.source("06_registers.cu") == registry.source("06_registers.cu")
     with pytest.raises(FileNotFoundError, match="there are: 00_copy.cu"):
-        own.source("99_mine.cu")
+        rich.source("99_mine.cu")
     (mine / "kernels" / FILE).unlink()
-    assert own.source(FILE) == before
+    assert rich.source(FILE) == before
 
 
 @pytest.mark.parametrize("place", ["root", "notebooks", "replay"])
@@ -50,14 +50,14 @@ def test_it_is_ignored_outside_of_the_readers_notebooks(mine: Path, monkeypatch,
         monkeypatch.setenv("SOFTMAX_REPLAY", "1")
     else:
         monkeypatch.chdir(ROOT if place == "root" else ROOT / "notebooks")
-    assert own.source(FILE) == registry.source(FILE)
-    assert own.note(f"kernels/{FILE}") == ("", "")
+    assert rich.source(FILE) == registry.source(FILE)
+    assert rich.note(f"kernels/{FILE}") == ("", "")
 
 
 def test_records_plans_and_exports_never_see_it(mine: Path) -> None:
     """Not even from a process that runs in mine/."""
     series = registry.source(FILE)
-    assert step_hash("07_warp") == token_hash(series) != token_hash(own.source(FILE))
+    assert step_hash("07_warp") == token_hash(series) != token_hash(rich.source(FILE))
     assert load("07_warp").code == series
     assert export.main(["07_warp", "--as", "cuda", "-o", str(mine / "out.cu")]) == 0
     assert "changed" not in (mine / "out.cu").read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def test_a_listing_says_whose_kernel_it_shows(mine: Path, monkeypatch, capsys) -
     assert says in shown[0]["text/plain"].splitlines()
     assert f'<a href="kernels/{FILE}">mine/kernels/{FILE}</a>' in shown[0]["text/html"]
     monkeypatch.chdir(mine / "deeper")
-    show.kernel(own.source(FILE).replace("changed", "again"))
+    show.kernel(rich.source(FILE).replace("changed", "again"))
     assert says in shown[1]["text/plain"].splitlines() and "as edited" in shown[1]["text/plain"]
     assert f'<a href="../kernels/{FILE}">' in shown[1]["text/html"]
     show.kernel("01_naive.cu")
@@ -83,10 +83,10 @@ def test_a_listing_says_whose_kernel_it_shows(mine: Path, monkeypatch, capsys) -
 
 def test_its_recorded_time_is_not_shown(mine: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(replay, "replaying", lambda: True)
-    (record,) = replay.timings({"07_warp": own.source(FILE)})
+    (record,) = replay.timings({"07_warp": rich.source(FILE)})
     assert record.cases == []
     assert capsys.readouterr().out.startswith("07_warp: to be measured. Your kernel is not the")
     comment = (ROOT / "kernels" / FILE).read_text(encoding="utf-8") + "// only a comment\n"
     (mine / "kernels" / FILE).write_text(comment, encoding="utf-8")
-    (record,) = replay.timings({"07_warp": own.source(FILE)})
+    (record,) = replay.timings({"07_warp": rich.source(FILE)})
     assert record.cases and capsys.readouterr().out == ""

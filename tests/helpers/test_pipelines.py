@@ -18,11 +18,10 @@ from helpers.measure.pipelines import (
     pipeline_cases,
     variants,
 )
-from helpers.measure.problem_groups import name_of
 from helpers.measure.records import launch_of, step_hash
 from helpers.measure.side_by_side import PipelineTask
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import PIPELINE_SHAPES
+from helpers.problem.shapes import PIPELINE_SHAPES, name_of
 from tests import made_up
 from tests.earlier import EARLIER, TUNED_SINCE
 from tests.made_up import FOLDER, PIPELINE_RUN, VERSIONS, pipeline_case, refused

@@ -8,8 +8,7 @@ The modules, lowest first:
     memory     sectors, banks, and memory traffic per source line
     owners     which thread, warp or block loads which element
     reduction  how values are merged, level by level
-    life       warps that wait: of a block, in time, and in the slots of an SM
-    messages   messages between blocks
+    life       warps that wait: of a block, in time, and in the slots of an SM; messages
     labels     label placement without overlap
     charts     bars, dots, curves and heat maps; maps of tuned plans
     step       the speed of a step: the plot of a notebook and that of the series; predictions
@@ -19,11 +18,10 @@ The modules, lowest first:
 
 from .charts import bars, curves, dots, heat, plans
 from .comparison import baselines, not_ahead, speedups, unseen
-from .life import life, slots, waiting
+from .life import life, messages, slots, waiting
 from .lost_time import lost_time
 from .machine import machine
 from .memory import banks, moves, sectors
-from .messages import messages
 from .owners import owners
 from .reduction import reduction
 from .step import ledger, series, step
