@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections import Counter
 from collections.abc import Sequence
 
 from ..catalogue import store
-from ..catalogue.store import REFERENCE_GPU, recorded_gpus, same_meaning
+from ..catalogue.store import same_meaning
 from ..measure import baselines, bench, pipeline_timer, side_by_side
 from ..measure import pipelines as pipelined
 from ..measure.campaign import Campaign, add_shared_options
@@ -24,7 +22,6 @@ from ..measure.comparison import (
 from ..measure.pipelines import Pipeline
 from ..measure.side_by_side import ComparisonTask, Draw, PipelineTask
 from ..page.comparison_text import unseen_lines
-from ..page.rich import lines_of
 from ..problem.problem import Problem
 from ..problem.shapes import (
     ALONE,
@@ -40,7 +37,8 @@ from ..problem.shapes import (
     name_of,
 )
 from ..run.bound import load
-from ..simt.words import at_least, counted, often, rows_x_cols
+from ..simt.checks import at_least, rows_x_cols
+from ..simt.words import counted
 
 
 def begun(kind: type, protocol: store.Protocol, options: argparse.Namespace) -> Campaign:
@@ -205,15 +203,10 @@ def pipelines_options(parser: argparse.ArgumentParser) -> None:
     )
     help = "also these steps, variants or trials, where they take the shape"
     parser.add_argument("--steps", nargs="+", type=step, default=(), metavar="STEP", help=help)
-    help = f"print what is recorded, of {REFERENCE_GPU} if none is named, and time nothing"
-    parser.add_argument(
-        "--show", nargs="?", const=REFERENCE_GPU, choices=recorded_gpus(), help=help
-    )
 
 
 def pipelines(options: argparse.Namespace) -> int:
-    """Time softmax between a kernel that writes x and one that reads y; --show prints the records,
-    also without a GPU.
+    """Time softmax between a kernel that writes x and one that reads y.
 
     At each shape the kernel that `choose` returns, its variants (plain instead of streaming
     accesses, no L2 hint, an ordinary launch), every baseline that supports the shape, and a copy
@@ -222,8 +215,6 @@ def pipelines(options: argparse.Namespace) -> int:
     left out there, with the reason. A shape at which our kernel is wrong or fails is not recorded.
     Apart from the baselines it needs only CuPy, cuda-bindings, NumPy and ml_dtypes.
     """
-    if options.show:
-        return show_pipelines(options.show)
     campaign = begun(Pipeline, pipeline_timer.PROTOCOL, options)
     campaign.order = pipelined.order()
     wanted = [*tasks_alone(options, campaign), *tasks_around(options, campaign)]
@@ -262,19 +253,3 @@ def tasks_around(options: argparse.Namespace, campaign: Campaign) -> list[Pipeli
         if problem.dtype in options.dtypes:
             tasks.append(PipelineTask(problem, campaign.run, tuple(names)))
     return tasks
-
-
-def show_pipelines(folder: str) -> int:
-    """Print the records of a GPU; returns the exit status."""
-    try:
-        cases = store.read(Pipeline, folder)
-    except (FileNotFoundError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    aligns = ("<21", ">6", "<7", ">8", ">8", ">8", "<38", "<16", "")
-    titles = [*zip(pipelined.TITLES, aligns, strict=True)]
-    print(f"microseconds that softmax adds to a pipeline, {store.latest(cases).device['name']}")
-    print(*lines_of(titles, pipelined.table(cases)), *pipelined.behind(cases), sep="\n")
-    for verdict, count in Counter(case.verdict for case in cases).items():
-        print(f"{verdict} {often(count)}: {pipelined.VERDICTS[verdict]}")
-    return 0

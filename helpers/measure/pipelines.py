@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -32,14 +32,7 @@ MOST_EVICTED = 4  # multiple of the L2: a larger x is evicted before its writer 
 ORDINARY = ", ordinary launch"  # of a kernel that supports programmatic launches
 STATES = ("fresh", "evicted")  # of x
 FEW_ROWS = 16  # few rows, so that the launch is a large part of a call
-VERDICTS = {
-    "best": f"no variant is faster by more than {TOLERANCE:.0%}, for all that the samples say",
-    "unclear": f"the samples do not say whether one is faster by more than {TOLERANCE:.0%}",
-    "BEHIND": f"a variant is faster by more than {TOLERANCE:.0%}, beyond the spread",
-    "not timed": "what would be chosen now was not timed",
-}
-
-
+VERDICTS = ("best", "unclear", "BEHIND", "not timed")  # on the kernel that `choose` returns
 TIES = ("ahead", "level", SLOWER, "LOSS")  # verdicts on the chosen kernel and the best baseline
 
 
@@ -154,7 +147,8 @@ class Pipeline(AtProblem):
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS` on the kernel that `choose` returns."""
+        """One of `VERDICTS`: whether a variant is faster by more than the tolerance, beyond
+        run-to-run variation ("BEHIND"), or surely none is ("best")."""
         name = self.chosen
         if name is None:
             return "not timed"
@@ -251,27 +245,6 @@ def behind(cases: Sequence[Pipeline]) -> list[str]:
             where = name_of(case.problem)
             lines.append(f"{where}, {case.state}: {other} is faster by {gain.value:.1%}")
     return lines
-
-
-TITLES = ("rows x columns", "MB", "x", "copy", "ours", "plain", "best", "best baseline", "verdict")
-
-
-def table(cases: Sequence[Pipeline]) -> Iterator[list[str]]:
-    """Cells under `TITLES`: the microseconds that each adds to the pipeline; first the kernel that
-    `choose` returns, then its plain variant and our best by name."""
-    for case in cases:
-        best, baseline = case.best, case.best_baseline
-        problem = case.problem
-        cells = [
-            problem.place() if problem.plain else name_of(problem),
-            f"{case.megabytes:.4g}",
-            case.state,
-        ]
-        for name in (COPY, case.chosen, case.plain):
-            cells.append(f"{case.us(name).value:.2f}" if name else "-")
-        cells.append(f"{case.us(best).value:.2f} {shown(best)}")
-        cells.append(f"{case.us(baseline).value:.2f} {baseline}" if baseline else "-")
-        yield [*cells, case.verdict]
 
 
 def summary(case: Pipeline) -> str:

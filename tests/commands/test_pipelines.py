@@ -8,7 +8,6 @@ import pytest
 from helpers.base import gpu
 from helpers.catalogue import store
 from helpers.catalogue.registry import without_hints
-from helpers.commands import libraries
 from helpers.commands import measure as command
 from helpers.measure import baselines, bench, pipeline_timer, pipelines, side_by_side
 from helpers.measure.campaign import Failure
@@ -137,17 +136,3 @@ def test_what_is_around_softmax_is_timed_beside_the_best_two_baselines(machine) 
     count = len(machine)
     assert command.main(["pipelines", "--groups", "gradient of softmax"]) == 0
     assert len(machine) == count, "nothing was left to time"
-
-
-def test_what_is_recorded_is_shown_without_a_gpu(machine, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(libraries, "recorded_gpus", lambda: ["nvidia-test"])
-    assert command.main(["pipelines", "--show", "nvidia-test"]) == 1
-    assert "no pipelines of nvidia-test" in capsys.readouterr().err
-    run()
-    capsys.readouterr()
-    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
-    assert command.main(["pipelines", "--show", "nvidia-test"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("rows x columns") and lines[2].startswith("1 x 32000")
-    assert len({line.index("11.10") for line in lines[2:4]}) == 1
-    assert lines[-1].startswith("best 2 times: ")
