@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from helpers.base import lean  # noqa: F401
-from helpers.base.home import ensure_writable_home
+from helpers.commands import ensure_writable_home
 from tests import warm_kernels
 
 # Where kernels are only recorded and tested there is no Jupyter, and these import what it brings.

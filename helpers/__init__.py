@@ -32,9 +32,8 @@ from .measure.profiler import loads_in_a_row, numerics, opcodes, sass
 from .measure.records import load_record, predictions
 from .page import draw, profile, show
 from .page.comparison_text import unseen_lines
-from .page.predict import predict
 from .page.profile import unfused_launches
-from .page.replay import timings
+from .page.replay import predict, timings
 from .page.rich import source
 from .problem.shapes import FEW_SHAPES, REFERENCE_SHAPE
 from .run.bound import bind, load

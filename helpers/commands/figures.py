@@ -49,7 +49,7 @@ from ..page.comparison_text import (
     verdicts,
 )
 from ..page.draw.comparison import of_speedups, of_unseen
-from ..page.draw.lost_time import figure_of_lost_time, title_of
+from ..page.draw.overview import figure_of_lost_time, title_of
 from ..page.draw.step import A_COPY, series_figure
 from ..page.draw.style import digest_of
 from ..problem.shapes import FEW_SHAPES

@@ -34,8 +34,6 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-import nbformat
-
 from ..base.paths import NOTEBOOKS, core_notebooks, deeper_notebooks
 from ..page.rich import lines_of
 
@@ -234,6 +232,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def row(path: Path) -> list[str]:
     """A notebook's line of the table; the last cell says what is wrong, or nothing."""
+    import nbformat  # tests use this module also where there is no Jupyter
+
     notebook = nbformat.read(path, as_version=4)
     name = name_of(path)
     found, says = reading(notebook), stated(notebook)

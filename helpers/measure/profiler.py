@@ -116,27 +116,16 @@ class NsightCounters(AtProblem, Profiled):
         ]
 
 
-@checked
-def nsight(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: str | None = None
-) -> dict[str, float]:
-    """Nsight Compute's metrics of one launch, by Nsight's names. `gpu` is by default
-    `store.shown_gpu`.
+def profiled(step: str, at: Problem, gpu: str | None = None) -> NsightCounters:
+    """Nsight Compute's counters of one launch of a step, with its grid, block and macros. `gpu` is
+    by default `store.shown_gpu`.
 
     Raises `KeyError` that names step, shape and dtype if they were not profiled.
     """
-    ((_, metrics),) = profiled(step, rows, cols, dtype, gpu).metrics
-    return metrics
-
-
-def profiled(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: str | None = None
-) -> NsightCounters:
-    """The counters of one launch with grid, block and macros of that launch, as `nsight`."""
-    found = store.find(NsightCounters, Launch(step, Problem(rows, cols, dtype)), gpu)
+    found = store.find(NsightCounters, Launch(step, at), gpu)
     if found is None:
         name = gpu or store.shown_gpu()
-        raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {name}")
+        raise KeyError(f"no Nsight counters of {step} at {at.place(dtype=True)} on {name}")
     say_if_old(step, found.kernel_hash)
     return found
 

@@ -5,8 +5,7 @@ The modules, lowest first:
     rich       rich output with a plain form, code in colour; the reader's own kernels and links
     show       kernels, differences, findings and tables
     profile    counters as named quantities
-    predict    the reader's prediction and ours
-    replay     timings for notebooks: measured, or from the records
+    replay     timings for notebooks, and predictions: the reader's and ours
     comparison_text  the comparison in docs/comparison.md
     draw       figures: of a trace, of a record, of the machine
     notebooks  execute notebooks

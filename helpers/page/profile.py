@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..base.arguments import checked
 from ..base.gpu import Gpu
-from ..measure.profiler import nsight, nsight_unfused, profiled
+from ..measure.profiler import nsight_unfused, profiled
 from ..measure.records import Case, Record, load_record
 from ..problem.problem import Problem
 from ..problem.shapes import REFERENCE_SHAPE
@@ -73,7 +73,8 @@ class Profile:
     @property
     def counters(self) -> dict[str, float]:
         """All counters by Nsight Compute's names."""
-        return nsight(self.step, *self.problem.shape, self.problem.dtype)
+        ((_, metrics),) = profiled(self.step, self.problem).metrics
+        return metrics
 
     @property
     def record(self) -> Record:
@@ -148,7 +149,7 @@ class Profile:
     @property
     def active_blocks(self) -> float:
         """Resident blocks per SM, on average: `active_warps` / warps per block."""
-        launch = profiled(self.step, *self.problem.shape, self.problem.dtype).launch
+        launch = profiled(self.step, self.problem).launch
         return self.active_warps / (launch["block"] / WARP)
 
     def waiting_warps(self, why: str = "long_scoreboard") -> float:

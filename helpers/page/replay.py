@@ -1,23 +1,43 @@
-"""Timings for a notebook: measured on a GPU, or replayed from the records without one."""
+"""Timings for a notebook, measured on a GPU or replayed from the records without one, and the
+prediction of a step: the question with choices, the reader's answer, our answer with its
+calculation, and afterwards both beside the measurement.
+
+Questions and our predictions, written before the measurement, are in
+notebooks/records/predictions.json. The reader's are stored in mine/predictions.json, step ->
+{"share": fraction of a copy's speed, "utc": time}. If SOFTMAX_REPLAY=1 forces a replay, as for
+committed outputs, that file is neither read nor written, so that no output depends on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Real
 from operator import attrgetter
 
-from ..base.arguments import short
-from ..base.gpu import describe_device, describe_versions, replaying
+from ..base.arguments import checked, short
+from ..base.gpu import describe_device, describe_versions, replay_is_forced, replaying
+from ..base.json_files import named, read_json, write_json
+from ..base.paths import MINE
 from ..catalogue.dispatch import changes_of
-from ..catalogue.registry import UNFUSED, split_trial
+from ..catalogue.registry import COPY, UNFUSED, split_trial, steps
 from ..catalogue.store import Run, recorded_gpus, shown_gpu, utc_now
 from ..measure import bench
-from ..measure.records import Case, Record, has_record, load_record, step_hash
+from ..measure.records import (
+    Case,
+    Record,
+    has_record,
+    load_record,
+    predicted_at,
+    predictions,
+    step_hash,
+)
 from ..problem.problem import Problem
-from ..run.bound import BoundKernel, Kernel, kernel_of
+from ..run.bound import BoundKernel, Kernel, kernel_of, load
 from ..simt.cuda_text import token_hash
-from .rich import wrapped
+from .rich import Rich, details, escape, wrapped
 
 
 @dataclass
@@ -151,3 +171,182 @@ def recorded_beside(record: Record) -> list[Record]:
         for gpu in recorded_gpus()
         if has_record(record.step, gpu) and (live or gpu != shown_gpu())
     ]
+
+
+# ---- predictions --------------------------------------------------------------------------------
+
+LARGEST = 1.5  # accepted range of predictions
+ASK = "Enter yours, for example my_prediction = 0.3, and run the cell again."
+LENGTH = 60  # columns of the line from 0 to 1
+
+
+@checked
+def predict(step: str, my_prediction: object = None) -> None:
+    """Show the question of a step, three choices, the reader's answer on a line with the choices,
+    and ours with its calculation.
+
+    `my_prediction` is a fraction of a copy's speed, above 0 and at most 1.5, and is stored for
+    later notebooks; None means the stored one. For anything else it shows what to enter instead.
+    Raises `ValueError` that lists the steps for a step without a question.
+    """
+    if step not in asked():
+        raise ValueError(f"there are questions for {', '.join(asked())}, not for {step!r}")
+    answer, mine = _answer(step, my_prediction), mine_of(step, my_prediction)
+    choices = sorted(share for share, _ in predictions()[step]["choices"])
+    drawn = [] if mine is None else line([*choices], {"yours": mine})
+    Rich(_plain(step, answer, drawn), markdown=_markdown(step, answer, drawn)).display()
+
+
+def outcome(measured: float, mine: float, ours: float | None) -> None:
+    """Print the reader's prediction and ours beside the measurement, all fractions of a copy's
+    speed; `ours` is None where there is none."""
+    says = f"Your prediction was {_off(mine, measured)}"
+    says += f"; ours was {_off(ours, measured)}." if ours else "."
+    marks = {"measured": measured, "yours": mine, **({"ours": ours} if ours else {})}
+    print("", *line([measured], marks), "", *wrapped(says), sep="\n")
+
+
+def _off(predicted: float, measured: float) -> str:
+    """How far a prediction is from the measurement, both to two digits."""
+    off = round(predicted, 2) - round(measured, 2)
+    return f"{abs(off):.2f} too {'high' if off > 0 else 'low'}" if abs(off) > 1e-9 else "right"
+
+
+def asked() -> list[str]:
+    """The steps with a question, in the order of the notebooks."""
+    return sorted(step for step, entry in predictions().items() if "question" in entry)
+
+
+def mine_of(step: str, my_prediction: object = None) -> float | None:
+    """The reader's prediction to draw with a step: `my_prediction`, or the stored one if it is
+    None; None if there is neither, or it is out of range."""
+    if my_prediction is None:
+        return kept().get(step)
+    return float(my_prediction) if is_share(my_prediction) else None
+
+
+def is_share(value: object) -> bool:
+    """Whether a value is a possible fraction of a copy's speed: a number above 0 and at most
+    1.5."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value <= LARGEST
+
+
+# ---- the reader's file ------------------------------------------------------------------------
+
+
+def kept() -> dict[str, float]:
+    """Step -> the reader's stored prediction; empty in a forced replay and if the file is damaged.
+    Invalid entries are ignored."""
+    if replay_is_forced():
+        return {}
+    try:
+        entries = read_json(MINE / "predictions.json")
+    except (OSError, ValueError):
+        return {}
+    shares = {step: entry.get("share") for step, entry in entries.items() if type(entry) is dict}
+    return {step: float(share) for step, share in shares.items() if is_share(share)}
+
+
+def keep(step: str, share: float) -> str:
+    """Store a prediction, except in a forced replay. Returns why that failed, or ""."""
+    if replay_is_forced() or kept().get(step) == share:
+        return ""
+    path = MINE / "predictions.json"
+    try:
+        entries = read_json(path) if path.exists() else {}
+        write_json(path, {**entries, step: {"share": share, "utc": utc_now()}})
+    except ValueError as error:
+        return f"It is not kept: {error}."
+    except OSError:
+        return f"It is not kept: {named(path)} cannot be written."
+    return ""
+
+
+def _answer(step: str, my_prediction: object) -> str:
+    """The sentence under the choices: the reader's answer, or how to give one."""
+    if my_prediction is None:
+        before = mine_of(step)
+        return ASK if before is None else f"Yours, from before: {before:.2f}."
+    if not is_share(my_prediction):
+        return hint(my_prediction)
+    share = float(my_prediction)
+    return f"Yours: {share:.2f}. {keep(step, share)}".rstrip()
+
+
+def hint(value: object) -> str:
+    """One sentence on what to enter instead of a value that is no fraction of a copy's speed."""
+    if isinstance(value, str):
+        if re.fullmatch(r"\d*\.?\d+", value):
+            return f"In quotation marks, {value} is text: enter my_prediction = {value} instead."
+        return "Enter a number without quotation marks, such as my_prediction = 0.3."
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+        return f"{short(value)} is not a plain number: enter one, such as my_prediction = 0.3."
+    if value <= 0:
+        return f"{value} is too low: enter a fraction of copy bandwidth above 0."
+    if 2 <= value <= 100:
+        return f"If {value} means percent, enter the fraction: my_prediction = {value / 100:g}."
+    return f"{value} is too high: enter a fraction of copy bandwidth, where 1 is a copy's speed."
+
+
+# ---- the page ---------------------------------------------------------------------------------
+
+
+def line(marks: Sequence[float], named: Mapping[str, float]) -> list[str]:
+    """A line from 0 to 1, or as far as a value is beyond, as text within 80 columns: `marks` are
+    printed above it, `named` below, each in a line of its own."""
+    top = max(1.0, *marks, *named.values())
+    place = {share: round(share / top * LENGTH) for share in [*marks, *named.values(), 0.0, 1.0]}
+    drawn, above = ["-"] * (LENGTH + 1), ""
+    for share in (0.0, 1.0):
+        drawn[place[share]] = "|"
+    for share in marks:
+        drawn[place[share]] = "o"
+    labels = {share: f"{share:.2f}" for share in marks} | {0.0: "0", 1.0: "1"}
+    for share, label in sorted(labels.items()):
+        above = f"{above:{max(place[share] - len(label) // 2, 0)}}"
+        above += " " * above[-1:].isdigit() + label
+    below = []
+    for name, share in named.items():
+        label, at = f"{name} {share:.2f}", place[share]
+        fits = at + len(label) < LENGTH
+        below.append(" " * at + f"^ {label}" if fits else f"{label:>{at - 1}} ^")
+    return [above, "".join(drawn), *below]
+
+
+def _markdown(step: str, answer: str, drawn: Sequence[str]) -> str:
+    """The page as Markdown, with our answer folded. The folded part is HTML without an empty line,
+    which every Markdown renderer leaves unchanged."""
+    entry = predictions()[step]
+    choices = [f"- **{share:.2f}**: {why}" for share, why in entry["choices"]]
+    sum_of = escape("\n".join(entry["sum"]))
+    said = f"<b>{entry['share']:.2f}</b> {_where(step)}, written before the measurement"
+    ours = f"<p>{said}. {_REASON} {escape(entry['because'])}.</p><p>{_SUM}</p><pre>{sum_of}</pre>"
+    answer = re.sub(r"my_prediction = [\d.]*\d", r"`\g<0>`", answer)
+    blocks = [f"**Your prediction.** {entry['question']}", "\n".join(choices), answer]
+    blocks += ["\n".join(["```text", *drawn, "```"])] if drawn else []
+    return "\n\n".join([*blocks, details(_OURS, ours)])
+
+
+def _plain(step: str, answer: str, drawn: Sequence[str]) -> str:
+    """The same page as text of at most 80 columns."""
+    entry = predictions()[step]
+    lines = wrapped(f"Your prediction. {entry['question']}")
+    for share, why in entry["choices"]:
+        lines += wrapped(f"  {share:.2f}: {why}", indent=8)
+    lines += [*wrapped(answer), *drawn]
+    ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement."
+    lines += ["", *wrapped(f"{_OURS}: {ours} {_REASON} {entry['because']}.")]
+    lines += [_SUM, *(f"  {line}" for line in entry["sum"])]
+    return "\n".join(lines)
+
+
+_OURS = "Our prediction, with its calculation"
+_REASON = "The reason:"
+_SUM = "The calculation, written out later:"
+
+
+def _where(step: str) -> str:
+    """What the fraction refers to, and at which shape."""
+    copies = step not in steps() or load(step).operation.bandwidth_baseline == COPY
+    whose = "copy" if copies else "the baseline's"
+    return f"of {whose} bandwidth at {predicted_at(step).place()}"

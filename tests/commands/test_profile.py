@@ -141,10 +141,11 @@ def seen_in(step: str) -> dict[str, float]:
 
 def test_readers_read_what_is_written(tools) -> None:
     tools.run()
-    nsight = profiler.nsight("07_warp", 64, 1024, "bfloat16", gpu="nvidia-test")
+    at = Problem(64, 1024, "bfloat16")
+    ((_, nsight),) = profiler.profiled("07_warp", at, "nvidia-test").metrics
     assert nsight == seen_in("07_warp")
     with pytest.raises(KeyError, match="no Nsight counters of 07_warp at 64 x 1025 float32"):
-        profiler.nsight("07_warp", 64, 1025, gpu="nvidia-test")
+        profiler.profiled("07_warp", Problem(64, 1025), "nvidia-test")
     assert len(profiler.nsight_unfused("nvidia-test")) == 6
     assert profiler.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
     counted = {"LDG": 1, "EXIT": 1, "FADD": 1}

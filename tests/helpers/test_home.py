@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.base import home
+from helpers import commands as home
 from helpers.base.paths import ROOT
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="HOME is no matter there")

@@ -3,7 +3,6 @@
 The modules, lowest first:
 
     style      colours, markers, boxes and words; how figures are displayed, and their digest
-    machine    the locator figure: launch levels and memories
     accesses   the events of a trace in order; select an access, and its cost
     memory     sectors, banks, and memory traffic per source line
     owners     which thread, warp or block loads which element
@@ -12,16 +11,15 @@ The modules, lowest first:
     labels     label placement without overlap
     charts     bars, dots, curves and heat maps; maps of tuned plans
     step       the speed of a step: the plot of a notebook and that of the series; predictions
-    lost_time  where the time of each kernel goes: the first picture of the README
+    overview   where the time of each kernel goes; launch levels and memories
     comparison  our kernels compared with other libraries
 """
 
 from .charts import bars, curves, dots, heat, plans
 from .comparison import baselines, not_ahead, speedups, unseen
 from .life import life, messages, slots, waiting
-from .lost_time import lost_time
-from .machine import machine
 from .memory import banks, moves, sectors
+from .overview import lost_time, machine
 from .owners import owners
 from .reduction import reduction
 from .step import ledger, series, step

@@ -33,8 +33,7 @@ from ...problem.shapes import (
     UNALIGNED_SHAPES,
     Shape,
 )
-from ..predict import asked, kept, mine_of, outcome
-from ..replay import recorded_beside
+from ..replay import asked, kept, mine_of, outcome, recorded_beside
 from . import charts, labels, style
 
 if TYPE_CHECKING:

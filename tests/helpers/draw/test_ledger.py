@@ -7,7 +7,7 @@ import pytest
 from helpers.base import gpu
 from helpers.measure.records import has_record, predictions
 from helpers.page import draw
-from helpers.page.predict import asked, keep
+from helpers.page.replay import asked, keep
 from tests.helpers.draw.looks import complaints
 
 pytest.importorskip("matplotlib")
@@ -22,7 +22,7 @@ def marks(figure) -> list[tuple[float, float]]:
 def test_the_readers_are_drawn_beside_ours_except_in_a_forced_replay(
     tmp_path, monkeypatch, shown
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("helpers.page.predict"), "MINE", tmp_path)
+    monkeypatch.setattr(importlib.import_module("helpers.page.replay"), "MINE", tmp_path)
     monkeypatch.delenv(gpu.SWITCH, raising=False)
     keep("01_naive", 0.06)
     keep("07_warp", 0.5)

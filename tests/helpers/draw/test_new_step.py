@@ -6,7 +6,7 @@ from helpers.catalogue.registry import source, steps
 from helpers.measure.profiling import launches
 from helpers.measure.records import predictions, takes
 from helpers.page import draw
-from helpers.page.predict import predict
+from helpers.page.replay import predict
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES, SWEEP_SHAPES
 from helpers.run.bound import bind

@@ -16,7 +16,7 @@ from tests.made_up import steady
 pytest.importorskip("matplotlib")
 
 # Functions of the packages have these names.
-step, predict = map(importlib.import_module, ("helpers.page.draw.step", "helpers.page.predict"))
+step, predict = map(importlib.import_module, ("helpers.page.draw.step", "helpers.page.replay"))
 GBPS = 2 * 4 * 2**28 / 1e3  # of one microsecond over the grid
 
 
