@@ -43,7 +43,6 @@ from ..page.comparison_text import (
     every_case,
     every_case_path,
     recorded_by,
-    relative,
     unseen_block,
     unseen_groups_block,
     verdicts,
@@ -52,6 +51,7 @@ from ..page.draw.comparison import of_speedups, of_unseen
 from ..page.draw.overview import figure_of_lost_time, title_of
 from ..page.draw.step import A_COPY, series_figure
 from ..page.draw.style import digest_of
+from ..page.rich import named
 from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
 
@@ -209,7 +209,7 @@ def unseen_summary() -> list[str]:
         f"{unseen_score(cases)}. In the median our kernel is {median:.2f} times as fast as that, "
         f"and {eager:.2f} times as fast as eager PyTorch.",
         "",
-        f"![Speedup over the best baseline on shapes drawn at random]({relative(UNSEEN)})",
+        f"![Speedup over the best baseline on shapes drawn at random]({named(UNSEEN)})",
         "",
     ]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..base.paths import ROOT
 from ..catalogue.store import REFERENCE_GPU, folder_of
 from ..measure.baselines import BASELINES, title
 from ..measure.comparison import (
@@ -42,6 +41,7 @@ from ..problem.shapes import (
     name_of,
 )
 from ..simt.words import counted
+from .rich import named
 
 WORDS = {"LOSS": "lost"}  # of a verdict
 LESS_PRECISE_MARK = "~"  # after the name of a baseline
@@ -61,7 +61,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         return "No comparison with them is recorded yet."
     shown = cases_alone(recorded)
     lines = [
-        f"![Speedup over the best baseline, over rows and columns, {dtype}]({relative(path)})"
+        f"![Speedup over the best baseline, over rows and columns, {dtype}]({named(path)})"
         for dtype, path in pictures.items()
         if comparison_cases(dtype)
     ]
@@ -90,7 +90,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         PRECISION,
         "",
         *pipelines(BACK_TO_BACK, alone),
-        f"[Every case, a line each]({relative(every_case_path())})",
+        f"[Every case, a line each]({named(every_case_path())})",
     ]
     return "\n".join(lines)
 
@@ -107,7 +107,7 @@ def unseen_block(picture: Path) -> str:
     cases = recorded_by(load_unseen)
     if not cases:
         return "No problem drawn at random is recorded yet."
-    image = f"![Speedup over the best baseline at problems drawn at random]({relative(picture)})"
+    image = f"![Speedup over the best baseline at problems drawn at random]({named(picture)})"
     lines = [f"- {line[:1].upper()}{line[1:]}." for line in unseen_lines(cases)]
     return "\n".join([image, "", *lines])
 
@@ -191,11 +191,6 @@ def unseen_groups_block() -> str:
     lines += ["", f"{earlier} of them were timed with an earlier version or launch of our kernel."]
     losses = loss_lines(everything)
     return "\n".join([*lines, "", *(f"- {line[:1].upper()}{line[1:]}." for line in losses)])
-
-
-def relative(path: Path) -> str:
-    """The path from the root of the repository."""
-    return path.relative_to(ROOT).as_posix()
 
 
 def recorded_by(load: Callable[[], list]) -> list:

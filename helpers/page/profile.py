@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ..base.arguments import checked
 from ..base.gpu import Gpu
+from ..catalogue.registry import COPY
 from ..measure.profiler import nsight_unfused, profiled
 from ..measure.records import Case, Record, load_record
 from ..problem.problem import Problem
@@ -181,9 +182,9 @@ class Profile:
         case = self.case
         return passes * case.bytes / 2 / case.median_us / 1e3 / self.record.gpu.sms
 
-    def latency_ns(self, lane_bytes: int = 4, passes: float = 1) -> float:
+    def latency_ns(self, passes: float = 1) -> float:
         """Nanoseconds from a load to its data, on average: `bytes_in_flight` / `read_rate`."""
-        return self.bytes_in_flight(lane_bytes) / self.read_rate(passes)
+        return self.bytes_in_flight() / self.read_rate(passes)
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -203,14 +204,13 @@ class Profile:
     def _matrix_bytes(self) -> int:
         return self.problem.rows * self.problem.row_bytes
 
-    def l2_sectors(self, of: str = "00_copy") -> tuple[float, float]:
-        """Sectors (read, written) requested from the L2, in units of another step's, by default the
-        copy's.
+    def l2_sectors(self) -> tuple[float, float]:
+        """Sectors (read, written) requested from the L2, in units of the copy's.
 
         This does not say which cache answered: the counter has 1.5 sectors for each that comes from
         DRAM and about one for each that the L2 had. `l1_hits` says what L1 answered.
         """
-        mine, unit = self.counters, Profile(of, self.problem).counters
+        mine, unit = self.counters, Profile(COPY, self.problem).counters
         names = ("lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum")
         read, written = (mine[name] / unit[name] for name in names)
         return read, written
@@ -265,7 +265,7 @@ def bytes_needed(passes: float = 1, latency: float | None = None) -> float:
     `REFERENCE_SHAPE` in float32."""
     if latency is None:
         latency = of(FAR_COPY, *REFERENCE_SHAPE).latency_ns()
-    return passes * of("00_copy", *REFERENCE_SHAPE).read_rate() * latency
+    return passes * of(COPY, *REFERENCE_SHAPE).read_rate() * latency
 
 
 def unfused_launches() -> list[tuple[str, float, float, float]]:

@@ -206,14 +206,21 @@ def code_plain(pieces: Sequence[Piece]) -> list[str]:
             found += wrapped(f"{' ' * (wide + 5)}... {piece.summary}", wide + 9)
             continue
         number = f"  {_number(piece, wide)}"
-        found += textwrap.wrap(
-            number + _text(piece, COLUMNS - len(number)),
-            COLUMNS,
-            subsequent_indent=" " * min(len(number) + _indent(piece) + 4, COLUMNS // 2),
-            break_on_hyphens=False,
-            replace_whitespace=False,
-        ) or [number.rstrip()]
+        found += wrapped_code(number + _text(piece, COLUMNS - len(number)), len(number))
     return found
+
+
+def wrapped_code(line: str, prefix: int) -> list[str]:
+    """A line of code after a prefix of so many columns, within 80 columns; what it goes on with is
+    indented further."""
+    indent = len(line) - len(line[prefix:].lstrip()) + 4
+    return textwrap.wrap(
+        line,
+        COLUMNS,
+        subsequent_indent=" " * min(indent, COLUMNS // 2),
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    ) or [line.rstrip()]
 
 
 def _width(pieces: Sequence[Piece]) -> int:
@@ -235,10 +242,6 @@ def _number(line: Line, wide: int) -> str:
 def _text(line: Line, columns: int) -> str:
     """The text of a line; a rule is at most as long as the page is wide."""
     return line.text[:columns] if line.text.endswith("---") else line.text.rstrip()
-
-
-def _indent(line: Line) -> int:
-    return len(line.text) - len(line.text.lstrip())
 
 
 def _coloured(colour: str | None, text: str) -> str:

@@ -32,6 +32,7 @@ from .rich import (
     note,
     source,
     tokens_of,
+    wrapped_code,
 )
 
 MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
@@ -110,7 +111,7 @@ def diff(old: str, new: str) -> None:
             plain.append("@@")
         else:
             lines = [Line(None, line[1:], line[:1]) for line in piece]
-            plain += [part for line in lines for part in _wrapped(line.mark + line.text)]
+            plain += [part for line in lines for part in wrapped_code(line.mark + line.text, 1)]
             page += code_html(lines)
     Rich("\n".join(plain), details(summary, page)).display()
 
@@ -465,14 +466,3 @@ def _markdown(text: str) -> str:
 def _place(place: tuple[int, int, int]) -> str:
     """7 of (7, 0, 0)."""
     return str(place if any(place[1:]) else place[0])
-
-
-def _wrapped(line: str) -> list[str]:
-    """A line of a diff within 80 columns; what it goes on with is no line of its own."""
-    return textwrap.wrap(
-        line,
-        COLUMNS,
-        subsequent_indent=" " * min(len(line) - len(line[1:].lstrip()) + 4, COLUMNS // 2),
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    ) or [line.rstrip()]
