@@ -27,7 +27,6 @@ from .expressions import (
     Program,
     Rejected,
     Requirement,
-    program,
 )
 
 # A file is compiled for the first dtype of its header unless one of these is defined.
@@ -207,16 +206,43 @@ class Header:
     def program(self, block: int | None = None, any_start: bool = False) -> Program:
         """Return the rules of the header as a program, whose block size may be overridden. With
         `any_start`, LATE is 1 where x and y are aligned differently."""
-        return program(
-            self.build,
-            self.rules,
-            self.numbers,
-            self.fixed if block is None else {**self.fixed, "block": block},
-            arch=self.arch,
-            strided=self.strided,
-            axis="inner" in self.operation.sizes,
-            any_start=any_start,
-        )
+        steps = [_required("Arch", f"capability >= {self.arch}")]
+        steps.append(_required("Align", "isAligned"))
+        steps += [] if "inner" in self.operation.sizes else [_required("Axis", "inner == 1")]
+        steps += [] if self.strided else [_required("Strides", "isContiguous")]
+        for entry in self.build:
+            cases = entry.cases
+            if entry.name in self.fixed:
+                cases = ((_constant(self.fixed[entry.name]), None),)
+            elif entry.name == "LATE" and any_start:
+                cases = ((Expression("1"), Expression("isAlike == 0")), *cases)
+            steps.append(entry._replace(cases=cases))
+            if entry.is_macro:
+                text = f"{entry.name} >= 0 && {entry.name} <= {MAX_INT}"
+                steps.append(_required("Build", text, entry.name))
+        defined = {entry.name for entry in self.build}
+        if any_start and "LATE" in defined:
+            steps.append(_required("Align", "isAlike || LATE != 0"))
+        rules = self.rules
+        steps += [Requirement(one, rules[one]) for one in ("Features", "Columns") if one in rules]
+        for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
+            if name in defined:
+                text = f"capability >= {MIN_CLUSTER_CAPABILITY} || {name} <= {most}"
+                steps.append(_required("Cluster", text, name))
+        size = rules["block"] if block is None else _constant(block)
+        for rule, name, value, limits in (
+            ("block", "block", size, f"block >= 1 && block <= {MAX_BLOCK}"),
+            ("block condition", "", rules.get("block condition"), ""),
+            ("grid", "grid", rules["grid"], f"grid >= 1 && grid <= {MAX_INT}"),
+            ("Shared", "shared_mem", rules["Shared"], "shared_mem >= 0 && shared_mem <= maxShared"),
+            ("Workspace", "workspace", rules.get("Workspace"), "workspace >= 1"),
+        ):
+            if value and name:
+                steps.append(Definition(name, ((value, None),), rule))
+                steps.append(Requirement(rule, Expression(limits), name))
+            elif value and value.text != f"block == {size.text}":
+                steps.append(Requirement(rule, value))
+        return Program(self.numbers, tuple(steps))
 
     @cached_property
     def _program(self) -> Program:
@@ -338,3 +364,11 @@ class Header:
 def option_name(option: str) -> str:
     """Return the macro that a compiler option defines: "PACKS" for "-DPACKS=4"."""
     return option.removeprefix("-D").partition("=")[0]
+
+
+def _constant(number: int) -> Expression:
+    return Expression(str(number) if number >= 0 else f"0 - {-number}")
+
+
+def _required(rule: str, text: str, name: str = "") -> Requirement:
+    return Requirement(rule, Expression(text), name)

@@ -34,7 +34,6 @@ from ..problem.shapes import (
     drawn,
     entries,
     linked,
-    name_of,
 )
 from ..run.bound import load
 from ..simt.checks import at_least, rows_x_cols
@@ -48,14 +47,6 @@ def begun(kind: type, protocol: store.Protocol, options: argparse.Namespace) -> 
     campaign = Campaign(kind, protocol, options, baselines.versions())
     campaign.known = [one for one in campaign.known if same_meaning(one.run, protocol)]
     return campaign
-
-
-def that_fit(problems: Sequence[Problem]) -> list[Problem]:
-    """The problems that fit in this GPU's memory; the others are named."""
-    fitting = {*bench.shapes_that_fit([one.shape for one in problems])}
-    for one in [one for one in problems if one.shape not in fitting]:
-        print(f"{name_of(one)} does not fit this GPU's memory")
-    return [one for one in problems if one.shape in fitting]
 
 
 def shared_options(parser: argparse.ArgumentParser, groups: Sequence[str], **asked) -> None:
@@ -149,7 +140,7 @@ def comparison(options: argparse.Namespace) -> int:
 
 def problems_asked_for(options: argparse.Namespace) -> list[Problem]:
     """The problems that the options name or draw and that fit in this GPU's memory."""
-    return that_fit(problems_drawn(options) if options.drawn else problems_named(options))
+    return bench.that_fit(problems_drawn(options) if options.drawn else problems_named(options))
 
 
 def problems_drawn(options: argparse.Namespace) -> list[Problem]:
@@ -232,7 +223,9 @@ def pipelines(options: argparse.Namespace) -> int:
 def tasks_alone(options: argparse.Namespace, campaign: Campaign) -> list[PipelineTask]:
     """Softmax at the shapes that fit this GPU's memory, unless groups are named."""
     shapes = () if options.groups else options.shapes
-    problems = that_fit([Problem(*shape, dtype) for dtype in options.dtypes for shape in shapes])
+    problems = bench.that_fit(
+        [Problem(*shape, dtype) for dtype in options.dtypes for shape in shapes]
+    )
     names, steps = tuple(options.baselines), tuple(options.steps)
     return [PipelineTask(one, campaign.run, names, steps=steps) for one in problems]
 

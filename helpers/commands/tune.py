@@ -56,10 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    fitting = bench.shapes_that_fit([problem.shape for problem in todo])
-    for problem in [problem for problem in todo if problem.shape not in fitting]:
-        print(f"{name_of(problem)} does not fit this GPU's memory")
-    todo = [problem for problem in todo if problem.shape in fitting]
+    todo = bench.that_fit(todo)
     run, failed = Run(gpu.describe_device(), gpu.describe_versions(), utc_now(), bench.PROTOCOL), 0
     timer, compilers = Timer(), Compilers()
     try:

@@ -28,6 +28,7 @@ from ..problem.shapes import (
     LIVE_COLUMNS,
     SQUARE_SHAPE,
     Shape,
+    name_of,
 )
 from ..run.bound import BoundKernel, load
 from ..run.check import WrongResult, check_copy, check_softmax
@@ -464,3 +465,11 @@ def shapes_that_fit(shapes: Sequence[Shape]) -> list[Shape]:
         if rows and (shape != EVEN_SHAPE or rows == EVEN_SHAPE[0]):
             kept.append((rows, cols, *inner))
     return list(dict.fromkeys(kept))
+
+
+def that_fit(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems that fit in this GPU's memory; the others are named."""
+    fitting = {*shapes_that_fit([one.shape for one in problems])}
+    for one in [one for one in problems if one.shape not in fitting]:
+        print(f"{name_of(one)} does not fit this GPU's memory")
+    return [one for one in problems if one.shape in fitting]
