@@ -36,8 +36,7 @@ from ..problem.shapes import (
     linked,
 )
 from ..run.bound import load
-from ..simt.checks import at_least, rows_x_cols
-from ..simt.words import counted
+from ..simt.words import at_least, counted, rows_x_cols
 
 
 def begun(kind: type, protocol: store.Protocol, options: argparse.Namespace) -> Campaign:

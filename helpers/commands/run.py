@@ -28,7 +28,7 @@ from ..measure.records import Case, load_record, predicted_at, predictions
 from ..page.draw.step import series_figure
 from ..page.rich import lines_of
 from ..run.launch import check_kernel
-from ..simt.checks import at_least
+from ..simt.words import at_least
 
 
 def main(arguments: list[str] | None = None) -> int:

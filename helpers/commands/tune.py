@@ -30,7 +30,7 @@ from ..measure.tuning import Compilers, Search, Timer
 from ..problem.operations import ANY_AXIS, SOFTMAX
 from ..problem.problem import DTYPES, Problem
 from ..problem.shapes import name_of
-from ..simt.checks import at_least
+from ..simt.words import at_least
 
 FILES = 3  # kernels that a shape is tried with
 FINALISTS = 4

@@ -23,8 +23,7 @@ from typing import Any
 from ..base import gpu
 from ..catalogue import store
 from ..catalogue.store import Observation, Protocol, Run
-from ..simt.checks import at_least
-from ..simt.words import counted
+from ..simt.words import at_least, counted
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -23,7 +23,7 @@ from helpers.measure.profiling import CountersFile, ToolRun, ToolTask
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.side_by_side import ComparisonTask, PipelineTask
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import compared_shapes, drawn, entries
+from helpers.problem.shapes import drawn, entries
 from tests.made_up import (
     FOLDER,
     OURS,

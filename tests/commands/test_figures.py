@@ -3,15 +3,8 @@
 import pytest
 
 from helpers.commands import figures
-from helpers.commands import run as tables
-from helpers.measure import bench, records
-from helpers.measure.records import Case, Record
 from helpers.page.draw import style
-from helpers.page.draw.step import series_figure
 from helpers.page.draw.style import digest_of
-from helpers.problem.problem import Problem
-from tests import made_up
-from tests.made_up import DEVICE
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
 

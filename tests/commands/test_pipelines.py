@@ -16,7 +16,7 @@ from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
 from helpers.measure.pipelines import Pipeline, load_pipelines, variants
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import linked
-from tests.made_up import FOLDER, UTC, comparison_case, no_kernel, on_a_gpu
+from tests.made_up import FOLDER, comparison_case, no_kernel, on_a_gpu
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
 

@@ -16,7 +16,6 @@ from helpers.commands import measure as command
 from helpers.measure import campaign, profiler, profiling
 from helpers.measure.profiler import (
     UNFUSED_LAUNCH,
-    Disassembly,
     Launch,
     NsightCounters,
     SanitizerResult,

@@ -7,11 +7,10 @@ import pytest
 
 from helpers.catalogue.registry import TORCH
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, records
-from helpers.measure.campaign import Failure
-from helpers.measure.records import Timed, families_of, load_record, takes
-from helpers.problem.problem import DTYPES, Problem
-from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
+from helpers.measure import baselines, bench
+from helpers.measure.records import Timed, load_record
+from helpers.problem.problem import Problem
+from helpers.problem.shapes import GRID_SHAPES, SWEEP_SHAPES
 from tests import made_up
 
 

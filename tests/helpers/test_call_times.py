@@ -12,7 +12,7 @@ from helpers.catalogue import store
 from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU, Run
 from helpers.commands import measure as command
-from helpers.measure import baselines, call_times, campaign, side_by_side
+from helpers.measure import baselines, call_times
 from helpers.measure.call_times import (
     LIGER,
     NOTHING,

@@ -17,9 +17,7 @@ from helpers.catalogue.registry import (
     with_hints,
 )
 from helpers.measure.profiling import SMALL_TRIALS
-from helpers.problem import shapes
-from helpers.problem.problem import Problem
-from helpers.problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
+from helpers.problem.shapes import REFERENCE_SHAPE
 from helpers.run.bound import load
 
 SHAPES = (

@@ -10,7 +10,8 @@ from helpers.base.paths import ROOT
 from helpers.catalogue import dispatch, store
 from helpers.catalogue.dispatch import best
 from helpers.catalogue.registry import split_trial
-from helpers.measure import baselines, bench, side_by_side
+from helpers.catalogue.store import REFERENCE_GPU
+from helpers.measure import baselines, bench
 from helpers.measure.comparison import (
     DTYPES,
     Added,
@@ -23,7 +24,7 @@ from helpers.measure.comparison import (
 from helpers.measure.records import launch_of, step_hash
 from helpers.page import comparison_text
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import entries, name_of
+from helpers.problem.shapes import compared_shapes, entries, name_of
 from tests.earlier import COMPARED_EARLIER
 from tests.made_up import FOLDER, OURS, RUN, VERSIONS, comparison_case, refused
 

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from helpers.base.gpu import H200
-from helpers.measure import baselines, bench, comparison, side_by_side
-from helpers.measure.campaign import Failure
+from helpers.measure import bench
 from helpers.measure.gpu_arrays import _Sample
-from helpers.measure.side_by_side import ComparisonTask
 from helpers.problem.operations import OPERATIONS, SUMMED
 from helpers.problem.problem import Problem
 from helpers.run.bound import bind, load

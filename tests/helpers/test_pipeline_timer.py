@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers.base.gpu import H200
-from helpers.measure import bench, pipeline_timer, pipelines, samples
+from helpers.measure import bench, pipeline_timer, samples
 from helpers.measure.bench import Candidate
 from helpers.measure.campaign import Failure
-from helpers.measure.gpu_arrays import host_arrays, verify
+from helpers.measure.gpu_arrays import verify
 from helpers.measure.pipeline_timer import COPY, ORDINARY
 from helpers.problem.problem import Problem
 from helpers.run.bound import load

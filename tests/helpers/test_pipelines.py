@@ -18,7 +18,7 @@ from helpers.measure.pipelines import (
     pipeline_cases,
     variants,
 )
-from helpers.measure.records import launch_of, step_hash
+from helpers.measure.records import step_hash
 from helpers.measure.side_by_side import PipelineTask
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import PIPELINE_SHAPES, name_of

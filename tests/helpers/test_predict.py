@@ -14,7 +14,7 @@ from helpers.base import gpu
 from helpers.catalogue.registry import UNFUSED, steps
 from helpers.measure.records import REFERENCE_SHAPE, load_record, predicted_at, predictions
 from helpers.page import profile
-from helpers.page.replay import ASK, keep, kept, line, mine_of, outcome, predict
+from helpers.page.replay import ASK, keep, kept, mine_of, outcome, predict
 
 MODULE = importlib.import_module("helpers.page.replay")  # helpers.predict is the function
 STEPS = [UNFUSED, *(step for step in steps() if step != "00_copy")]

@@ -8,7 +8,7 @@ import pytest
 from helpers.catalogue import store
 from helpers.catalogue.registry import split_trial
 from helpers.measure.profiler import NsightCounters
-from helpers.measure.records import launch_of, load_record
+from helpers.measure.records import launch_of
 from helpers.page import profile
 from helpers.problem.problem import Problem
 from helpers.run.bound import load

@@ -3,7 +3,6 @@
 import nbformat
 import pytest
 
-from helpers.commands import reading as command
 from helpers.commands.reading import Reading, of_markdown, of_output, reading
 
 new_markdown = nbformat.v4.new_markdown_cell

@@ -10,11 +10,11 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.catalogue.plan import Plan
 from helpers.commands.tune import FINALISTS, ROUNDS
-from helpers.measure import campaign, tuning
+from helpers.measure import tuning
 from helpers.measure.bench import COPY
 from helpers.measure.campaign import Failure
 from helpers.measure.records import Timed
-from helpers.measure.tuning import Search, Timer, knobs, look, values
+from helpers.measure.tuning import Search, knobs, look
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 

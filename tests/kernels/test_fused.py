@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.catalogue.registry import source
-from helpers.run.bound import bind, load
+from helpers.run.bound import bind
 from helpers.run.check import WrongResult
 from helpers.run.execute import KernelBug
 from helpers.run.launch import check_kernel

@@ -8,10 +8,18 @@ from helpers.catalogue.registry import source
 from helpers.problem.operations import BACKWARD, CROSS_ENTROPY_BACKWARD
 from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, bind
-from helpers.run.check import WrongResult
+from helpers.run.check import WrongResult, check_outputs, strided_copy
 from helpers.run.execute import KernelBug
 from helpers.run.launch import check_kernel
-from helpers.run.references import UNIT_ROUNDOFF, Exact, Rows, allowed, expected, make_input
+from helpers.run.references import (
+    UNIT_ROUNDOFF,
+    Exact,
+    Rows,
+    allowed,
+    expected,
+    make_input,
+    make_inputs,
+)
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 

@@ -13,7 +13,7 @@ from helpers.catalogue.registry import source, steps, variants
 from helpers.problem.operations import COPY, SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, bind, load
-from helpers.run.check import WrongResult, check_copy, check_softmax, strided_copy
+from helpers.run.check import check_copy, check_softmax, strided_copy
 from helpers.run.launch import UNTOUCHED
 from helpers.run.references import make_input, poisoned, special_rows
 

@@ -312,7 +312,7 @@ def slots(warps: Mapping[str, float], needed: float) -> None:
 # ---- messages between blocks --------------------------------------------------------------------
 
 SENDERS, DEPTH = 74, 190  # pixels: the row of senders, and the distance to that of receivers
-SHARED = "each other's shared memory"
+SHARED = "distributed shared memory"
 
 
 @dataclass
@@ -328,7 +328,7 @@ class Mail:
             return
         self.counts[sender, receiver] += messages
         self.sizes.add(access.width)
-        one = f"the array {access.array}" if access.memory == "global" else SHARED
+        one = f"the {access.array} array" if access.memory == "global" else SHARED
         self.ways.add(one)
 
     def groups(self) -> list[list[int]]:
@@ -455,7 +455,7 @@ def _say_mail(mail: Mail, groups: list[list[int]]) -> str:
     count = len(groups[0])
     senders, receivers = ({pair[end] for pair in ours} for end in (0, 1))
     if len(ours) == count * (count - 1):
-        who = f"Each of {count} blocks sends {number}{size} to every other block"
+        who = f"Each of the {count} blocks sends {number}{size} to each of the others"
     else:
         whom = f"{_blocks(receivers, False)}, in {counted(len(ours), 'pair')}"
         who = f"{_blocks(senders)} {number}{size} to {whom}"

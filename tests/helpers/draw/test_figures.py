@@ -8,6 +8,7 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from helpers.page.draw.digest import digest_of
 
 from helpers import bind, source
 from helpers.catalogue.registry import UNFUSED
@@ -16,9 +17,7 @@ from helpers.measure.comparison import comparison_cases
 from helpers.measure.records import load_record
 from helpers.page import draw
 from helpers.page.draw import labels, memory, style
-from helpers.page.draw.digest import digest_of
-from helpers.page.draw.life import lived
-from helpers.page.draw.messages import sent
+from helpers.page.draw.life import lived, sent
 from helpers.page.draw.reduction import OUTSIDE, follow
 from helpers.page.draw.style import PICTURES
 from helpers.problem.shapes import FEW_SHAPES

@@ -8,17 +8,15 @@ import pytest
 from helpers.catalogue.dispatch import ANY_LENGTH
 from helpers.catalogue.registry import split_trial, steps
 from helpers.catalogue.store import read
-from helpers.measure import profiling
 from helpers.measure.bench import numbers_of
 from helpers.measure.gpu_arrays import host_arrays
-from helpers.measure.profiler import Compiled, Launch, NsightCounters, SanitizerResult
+from helpers.measure.profiler import Launch, NsightCounters, SanitizerResult
 from helpers.measure.profiling import (
     OPTIONS,
     CountersFile,
     NumericsFile,
     SanitizerFile,
     SassFile,
-    compilations,
     launches,
 )
 from helpers.measure.records import launch_of, plan_of
