@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a window: row r has softmax of its columns r - 63 to r, and 0 elsewhere
+// Idea:     a window: row r of y is softmax of columns r - 63 to r, else 0
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 12 minutes. Write the load of a row. A fully masked pack must not be loaded.
+// 12 minutes. Write the code that loads a pack. A fully masked pack must not be loaded.
 
 // The columns that a row sees, and how they are loaded.
 struct Window {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a causal mask: row r has softmax of its columns 0 to r, and 0 after them
+// Idea:     a causal mask: row r of y is softmax of columns 0 to r of x, then 0
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a window: row r has softmax of its columns r - 63 to r, and 0 elsewhere
+// Idea:     a window: row r of y is softmax of columns r - 63 to r, else 0
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
