@@ -116,6 +116,7 @@ class NsightCounters(AtProblem, Profiled):
         ]
 
 
+@checked
 def profiled(step: str, at: Problem, gpu: str | None = None) -> NsightCounters:
     """Nsight Compute's counters of one launch of a step, with its grid, block and macros. `gpu` is
     by default `store.shown_gpu`.

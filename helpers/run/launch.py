@@ -217,9 +217,11 @@ def check_case(
     three other layouts, chosen by the number `layout`, if it supports that one. Return whether it
     does; raises what `check_kernel` raises."""
     check, contract = _Check(unbound, problem, values), unbound.header
-    check.run_contiguous()
+    check.run(check.given, check.outputs())
     if "Inplace" in contract.fields:
-        check.run_in_place()
+        output, name = contract.fields["Inplace"].split(" = ")
+        shared = check.given[name].copy()
+        check.run({**check.given, name: shared}, {**check.outputs(), output: shared}, " in place")
     unaligned = contract.align(problem.dtype) < 16 and contract.operation is not SOFTMAX
     return (contract.strided or unaligned) and check.run_other_layout(layout)
 
@@ -254,16 +256,6 @@ class _Check:
             if argument.shape == MATRIX and argument.name in arrays
         }
 
-    def run_contiguous(self) -> None:
-        """Check the kernel on contiguous, aligned arrays."""
-        self._run(self.given, self.outputs())
-
-    def run_in_place(self) -> None:
-        """Check the kernel with one array as an input and the output."""
-        output, name = self.unbound.header.fields["Inplace"].split(" = ")
-        shared = self.given[name].copy()
-        self._run({**self.given, name: shared}, {**self.outputs(), output: shared}, " in place")
-
     def run_other_layout(self, number: int) -> bool:
         """Check the kernel in layout `number` modulo 3; return False if the header rejects it."""
         problem, contract = self.problem, self.unbound.header
@@ -293,20 +285,14 @@ class _Check:
             for name, y in self.matrices(written).items()
         }
         before = {name: y.base.copy() for name, y in written.items() if y.base is not None}
-        self._run({**self.given, **inputs}, written)
+        self.run({**self.given, **inputs}, written)
         for name, base in before.items():
             written[name][:] = np.nan
             if written[name].base.tobytes() != base.tobytes():
-                raise WrongResult(f"{self._where(written)} wrote between the rows of {name}")
+                raise WrongResult(f"{self._where()} wrote between the rows of {name}")
         return True
 
-    def _strides(self, arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
-        """Return the row strides of x and y in elements, or () if the kernel takes none."""
-        if not self.unbound.header.strided:
-            return ()
-        return tuple(arrays[name].strides[0] // arrays[name].itemsize for name in "xy")
-
-    def _where(self, arrays: Mapping[str, np.ndarray]) -> str:
+    def _where(self) -> str:
         """Return the kernel and its shape, for messages."""
         problem = self.problem
         if problem.inner > 1:
@@ -314,16 +300,17 @@ class _Check:
             return f"{self.unbound.name} at outer x dim x inner = {axes}"
         return f"{self.unbound.name} at rows x cols = {problem.shape}"
 
-    def _run(
+    def run(
         self, given: Mapping[str, object], written: Mapping[str, np.ndarray], how: str = ""
     ) -> None:
         """Run the kernel on arrays in their layout, and check the outputs."""
-        strides = self._strides({**given, **written})
-        where = self._where(written) + how
+        arrays, strides = {**given, **written}, ()
+        if self.unbound.header.strided:
+            strides = tuple(arrays[name].strides[0] // arrays[name].itemsize for name in "xy")
+        where = self._where() + how
         if strides and strides != 2 * (self.problem.cols,):
             where += f", x_stride = {strides[0]}, y_stride = {strides[1]}"
-        matrices = self.matrices({**given, **written})
-        kernel = self.unbound.starting_at(*matrices.values())
+        kernel = self.unbound.starting_at(*self.matrices(arrays).values())
         x_stride, y_stride = strides or (None, None)
         bound = kernel.at(replace(self.problem, x_stride=x_stride, y_stride=y_stride))
         try:
