@@ -448,14 +448,30 @@ def wavefronts(addresses: np.ndarray, width: int, lanes: Lanes, load: bool) -> t
     """
     words = max(1, width // WORD)
     lanes_at_once = WARP // words
-    group = np.full(len(addresses) // WARP, lanes_at_once)
+    first = addresses >> 2 & (1 << 30) - 1  # even where the address is a wild one
     if load and words > 1:
         pairs, active = addresses.reshape(-1, 16, 2), lanes.mask.reshape(-1, 16, 2)
         alike = ((pairs[:, :, 0] == pairs[:, :, 1]) | ~active.all(axis=2)).all(axis=1)
-        group[alike] *= 2
-    slots = lanes.slots
-    first = addresses[slots] >> 2 & (1 << 30) - 1  # even where the address is a wild one
-    wanted = (first[:, None] + np.arange(words)).reshape(-1)
+        if alike.any():
+            group = np.where(alike, 2 * lanes_at_once, lanes_at_once)
+            return _wavefronts_of(lanes.slots, first, words, group)
+    # Within 32 neighbouring words no bank is wanted twice: the usual case, and quick to see.
+    by_group = first.reshape(-1, lanes_at_once)
+    active = lanes.mask.reshape(-1, lanes_at_once).any(axis=1)
+    near = by_group.max(axis=1) - by_group.min(axis=1) + words <= BANKS
+    groups = int(np.count_nonzero(active))
+    if (near | ~active).all():
+        return groups, groups
+    far = np.repeat(active & ~near, lanes_at_once)
+    group = np.full(len(addresses) // WARP, lanes_at_once)
+    slow, _ = _wavefronts_of(np.flatnonzero(lanes.mask & far), first, words, group)
+    return int(np.count_nonzero(active & near)) + slow, groups
+
+
+def _wavefronts_of(slots: np.ndarray, first: np.ndarray, words: int, group: np.ndarray):
+    """(wavefronts, groups) of some slots, given each slot's first word and each warp's lanes at
+    once."""
+    wanted = (first[slots][:, None] + np.arange(words)).reshape(-1)
     # Number the groups apart from warp to warp: no warp has more than 32.
     groups = np.repeat(slots // WARP * WARP + slots % WARP // group[slots // WARP], words)
     keys, _ = _runs(groups * (1 << 32) + wanted)  # a word that several lanes want counts once
