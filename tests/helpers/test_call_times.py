@@ -12,7 +12,7 @@ from helpers.catalogue import store
 from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU, Run
 from helpers.commands import measure as command
-from helpers.measure import baselines, call_times
+from helpers.measure import baselines, call_times, side_by_side
 from helpers.measure.call_times import (
     LIGER,
     NOTHING,
@@ -107,8 +107,8 @@ def test_each_shape_is_timed_beside_its_best_baseline(record, monkeypatch, capsy
         (gpu, "describe_device", lambda: DEVICE),
         (importlib.util, "find_spec", lambda name: name),
         (baselines, "versions", dict),
-        (baselines, "use_cache", lambda: None),
-        (baselines, "in_processes", lambda _, jobs, n: compiled.extend(jobs)),
+        (side_by_side, "use_cache", lambda: None),
+        (side_by_side, "in_processes", lambda _, jobs, n: compiled.extend(jobs)),
         (call_times, "installed", {QUACK, LIGER}.__contains__),
         (call_times, "measure", measure),
         (command, "compared_shapes", lambda dtype: SHAPES.get(dtype, ())),

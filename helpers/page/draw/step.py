@@ -484,7 +484,7 @@ def _says(entries: Sequence[Entry]) -> str:
     high = sum(entry.ours > entry.measured for entry in missed)
     worst = max(entries, key=lambda entry: entry.off(entry.ours))
     text = (
-        f"{_title(entries)} of what was measured; of the others {high} were too high and "
+        f"{_title(entries)} of what was measured; of the others, {high} were too high and "
         f"{len(missed) - high} too low; the largest error, as a ratio, is that of {worst.step}, "
         f"{worst.ours:.2f} predicted and {worst.measured:.2f} measured."
     )

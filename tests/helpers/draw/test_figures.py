@@ -8,7 +8,6 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
-from helpers.page.draw.digest import digest_of
 
 from helpers import bind, source
 from helpers.catalogue.registry import UNFUSED
@@ -19,7 +18,7 @@ from helpers.page import draw
 from helpers.page.draw import labels, memory, style
 from helpers.page.draw.life import lived, sent
 from helpers.page.draw.reduction import OUTSIDE, follow
-from helpers.page.draw.style import PICTURES
+from helpers.page.draw.style import PICTURES, digest_of
 from helpers.problem.shapes import FEW_SHAPES
 from helpers.run.bound import load
 from helpers.simt import KernelText, Trace, simulate
