@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a block holds 32 neighbouring columns; its eight warps share their rows
-// Row:      all blocks share a row; of its columns a block owns 32
+// Idea:     a block holds 32 neighbouring columns; its eight warps divide the rows among them
+// Row:      all blocks share a row; each block owns 32 of its columns
 // Launch:   block = 256, grid = ceil_div(cols, 32)
 // Shared:   0
 // Columns:  rows <= 128

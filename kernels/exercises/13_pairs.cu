@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a block holds 32 neighbouring columns; its eight warps share their rows
-// Row:      all blocks share a row; of its columns a block owns 32
+// Idea:     a block holds 32 neighbouring columns; its eight warps divide the rows among them
+// Row:      all blocks share a row; each block owns 32 of its columns
 // Launch:   block = 256, grid = ceil_div(cols, 32)
 // Shared:   0
 // Columns:  rows <= 128
@@ -36,7 +36,7 @@ extern "C" __global__ void softmax_pairs(const float* __restrict__ x, float* __r
     }
 
     // Merge the pairs (largest, sum) of the eight warps, for each column. With the right `scale`,
-    // each exponential above becomes a softmax.
+    // each exponential above becomes an element of the softmax.
     float scale = 1.0f / sum;
     // ---- write here ----
 

@@ -13,7 +13,7 @@
 //
 // 10 minutes. With p = softmax(x), y = p * (x - sum(p * x)) is the backward pass of softmax where
 // dy is x.
-// Write the merge of the results of two parts of a row.
+// Write `merge`, which combines the results of two parts of a row.
 
 // The maximum of a part of a row, and its sums of exp(v - max) and of exp(v - max) * v.
 struct Found {
