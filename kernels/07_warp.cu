@@ -19,7 +19,7 @@
 // Reads:    1 read + 1 write
 // Wastes:   a lane holds WIDTH * PACKS columns, so a row of thousands needs more than a warp (08);
 //           in bfloat16 it spends about a sixth of its instructions on conversions (10).
-// Measured: 4289 GB/s, 1.00 of copy bandwidth at 8388608 x 32 (H200, 2026-11-21)
+// Measured: 4289 GB/s, 1.00 of a copy at 8388608 x 32 (H200, 2026-11-21)
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with

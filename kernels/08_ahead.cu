@@ -30,7 +30,7 @@
 // Reads:    1 read + 1 write
 // Wastes:   every exponential is computed twice, because there is no room to keep it; persistent
 //           blocks copy more slowly than others (00_copy_persistent.cu).
-// Measured: 3945 GB/s, 0.92 of copy bandwidth at 256 x 1048576 (H200, 2026-11-22)
+// Measured: 3945 GB/s, 0.92 of a copy at 256 x 1048576 (H200, 2026-11-22)
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 and more

@@ -49,7 +49,7 @@ from ..page.comparison_text import (
 )
 from ..page.draw.comparison import of_speedups, of_unseen
 from ..page.draw.overview import figure_of_lost_time, title_of
-from ..page.draw.step import A_COPY, series_figure
+from ..page.draw.step import series_figure
 from ..page.draw.style import digest_of
 from ..page.rich import named
 from ..problem.shapes import FEW_SHAPES
@@ -153,7 +153,7 @@ def measured_line(step: str) -> str:
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
     where = case.at.place()
     beside = (
-        A_COPY
+        "a copy"
         if case.bandwidth_baseline in ("", COPY)
         else case.bandwidth_baseline.removeprefix("variants/")
     )

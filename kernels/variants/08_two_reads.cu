@@ -11,7 +11,7 @@
 // Reads:    2 reads + 1 write
 // Wastes:   where a row takes a large part of the cache, the few blocks in work cannot keep the
 //           memory busy.
-// Measured: 1070 GB/s, 0.25 of copy bandwidth at 1024 x 262144 (H200, 2026-11-21)
+// Measured: 1070 GB/s, 0.25 of a copy at 1024 x 262144 (H200, 2026-11-21)
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with -ftz=true, as
