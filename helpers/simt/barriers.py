@@ -512,8 +512,8 @@ class Barriers:
             self.context.report(
                 "lane missing from a warp operation",
                 sync.instruction,
-                f"lanes of {membership(sync.instruction)} never execute it: they have returned "
-                "or wait elsewhere",
+                f"some lanes of {membership(sync.instruction)} never execute it; they have "
+                "returned or are waiting elsewhere",
                 mask,
             )
             for part in _by_members(mask, sync.members()):

@@ -553,4 +553,4 @@ def _explain_limit(limit: int) -> str:
 def _explain_wait(context: Context) -> str:
     if context.mbarriers.failed:
         return f"this wait never ends: {context.mbarriers.failed}"
-    return "it waits for a store that no thread of the blocks that run at once will make"
+    return "a thread waits for a store that no thread of the resident blocks will make"
