@@ -1,6 +1,6 @@
 """The functions that the notebooks use to load, launch, check, profile, time and plot kernels.
 
-The packages are listed lowest first. Each imports only from packages above it in this list, and no
+Each package imports only from those listed before it, and no
 module imports `helpers` itself; tests/helpers/test_layers.py enforces both rules. The docstring of
 each package lists its modules in the same way.
 

@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: MIT
 // Idea:     loss and gradient of cross-entropy in one kernel, as Liger-Kernel and QuACK offer it:
-//           a cluster keeps the row in registers, as in 08_cluster.cu, so that x is read once.
+//           a cluster keeps the row in registers, as in 08_cluster.cu, so that x is read once;
+//           short rows share a block, as in 14_any_row.cu.
 // Computes: cross_entropy_loss_and_gradient
-// Row:      CLUSTER blocks, 1 to 16
+// Row:      CLUSTER blocks, 1 to 16, or some lanes of a warp
 // Build:    packs      = row / 16
+//           lanes      = min(32, max(2, power_of_two(ceil_div(packs, 4))))
 //           CLUSTER    = 1 when capability < 90 || packs <= 1024
 //                      | 16 when 16 * rows <= sms || packs > 16384
 //                      | min(8, power_of_two(ceil_div(packs, 1024)))
 //           share      = ceil_div(packs, CLUSTER)
-//           THREADS    = max(32, 32 * ceil_div(share, 256))
-//           PACKS      = max(1, ceil_div(share, THREADS))
+//           each       = 8
+//           THREADS    = 128 when packs <= 256
+//                      | 32 * ceil_div(share, 32 * each)
+//           ROWS       = 128 / lanes when packs <= 256
+//                      | 1
+//           PACKS      = max(1, ceil_div(share, THREADS / ROWS))
 //           sm_blocks  = 32 when capability >= 90 && capability < 120
 //                      | 16
 //           RESIDENT   = max(1, min(sm_blocks, 1024 / THREADS))
 //           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
 //                        && (size == 4 || share <= 1024)
-// Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
+// Launch:   block = THREADS, block == THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
 // Columns:  cols >= 1 && PACKS <= 16 && THREADS <= 1024
-//           && row / 16 <= CLUSTER * THREADS * PACKS
+//           && row / 16 <= CLUSTER * (THREADS / ROWS) * PACKS
+//           && (ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0)
 // Align:    size
 // Inplace:  dx = x
 // Dtype:    float32, float16, bfloat16
@@ -50,9 +57,9 @@
 // leaves it 32 other registers. In 16 bits, the hint for the L2 is slower with larger blocks; we do
 // not know why.
 
-#if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
-    || !defined(EVICT_LAST)
-#error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=256 -DPACKS=8 \
+#if !defined(CLUSTER) || !defined(THREADS) || !defined(ROWS) || !defined(PACKS) \
+    || !defined(RESIDENT) || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=256 -DROWS=1 -DPACKS=8 \
 -DRESIDENT=4 -DEVICT_LAST=1"
 #endif
 
@@ -61,12 +68,17 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
+static_assert(ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0,
+              "rows that share a block have 1, 2, 4, 8, 16 or 32 lanes each");
 static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 
-constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their columns
+constexpr int lanes = THREADS / ROWS;                       // threads of a row in a block
+constexpr int edges = (2 * width - 2 + lanes - 1) / lanes;  // columns of a thread at the ends
+// The exponentials of columns; in 16 bits, these need twice the registers of the columns.
+constexpr bool keep = sizeof(T) == 4 || PACKS <= 4;
 
-// In 16 bits, has the compiler convert columns again instead of keeping their floats, which need
-// twice the registers: the empty asm may change the bits.
+// Else, has the compiler convert columns again instead of keeping their floats: the empty asm may
+// change the bits.
 __device__ __forceinline__ void forget_floats(uint4& bits)
 {
     if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
@@ -82,25 +94,37 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
 {
     __shared__ alignas(16) float4 messages[senders];        // what every warp of the row found
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
-    const int rank = blockIdx.x % CLUSTER, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int rank = blockIdx.x % CLUSTER;
+    const unsigned thread = ROWS == 1 ? threadIdx.x : threadIdx.x % lanes;  // of the row
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1) announce_block(&all_arrived, 16 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
     // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
-    // 11_any_row.cu. The ends are one column per thread of the first block.
-    const long long row = blockIdx.x / CLUSTER, wanted = target[row];
-    const float given = dloss[row];
+    // 11_any_row.cu. The ends belong to the first block. Lanes past the last row take part in the
+    // shuffles, as for an ignored row without columns.
+    const long long row = blockIdx.x / CLUSTER * (long long)ROWS + (threadIdx.x - thread) / lanes;
+    const bool exists = ROWS == 1 || row < rows;
+    const int count = exists ? cols : 0;
+    const long long wanted = exists ? target[row] : ignore_index;
+    const float given = exists ? dloss[row] : 0.0f;
     const T* from = x + row * cols;
     T* to = dx + row * cols;
-    const int head = min(cols, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
+    const int head = min(count, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
     const uint4* body = reinterpret_cast<const uint4*>(from + head);
-    const int packs = (cols - head) / width;
-    const int ends = cols - packs * width;
-    const bool has_end = rank == 0 && threadIdx.x < ends;
-    const int end = threadIdx.x + (threadIdx.x < head ? 0 : packs * width);
-    const auto pack_of = [&](int k) { return (k * CLUSTER + rank) * THREADS + (int)threadIdx.x; };
+    const int packs = (count - head) / width;
+    const int ends = count - packs * width;
+    const bool ragged = edges == 1 || ends > 0;  // else no code for the ends is run
+    bool has_end[edges];
+    int end[edges];
+#pragma unroll
+    for (int i = 0; i < edges; ++i) {
+        const unsigned number = thread + i * lanes;
+        has_end[i] = rank == 0 && number < ends;
+        end[i] = number + (number < head ? 0 : packs * width);
+    }
+    const auto pack_of = [&](int k) { return (k * CLUSTER + rank) * lanes + (int)thread; };
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -112,7 +136,11 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
             fill(v[k], minus_inf());
         }
     }
-    float v_end = has_end ? to_float(from[end]) : minus_inf();
+    float v_end[edges];
+    if (ragged)
+#pragma unroll
+        for (int i = 0; i < edges; ++i)
+            v_end[i] = has_end[i] ? to_float(from[end[i]]) : minus_inf();
 
     // ---- the target -----------------------------------------------------------------------------
     // The thread that holds the target's column writes the loss. It reads the column again, before
@@ -121,19 +149,29 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
     const bool inside = wanted >= 0 && wanted < cols;
     const int hot_column = inside && !ignored ? (int)wanted : -1;
     const int hot_pack = (hot_column - head) / width;
-    const bool owns = has_end && end == hot_column
-                      || hot_column >= head && hot_pack < packs
-                         && hot_pack % (CLUSTER * THREADS) == pack_of(0);
+    bool owns = false;
+    if (ragged)
+#pragma unroll
+        for (int i = 0; i < edges; ++i) owns = owns || has_end[i] && end[i] == hot_column;
+    owns = owns || hot_column >= head && hot_pack < packs
+                       && hot_pack % (CLUSTER * lanes) == pack_of(0);
     const float v_hot = owns ? to_float(from[hot_column]) : 0.0f;
     if (ignored) {
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) fill(v[k], 0.0f);
-        v_end = 0.0f;
+#pragma unroll
+        for (int i = 0; i < edges; ++i) v_end[i] = 0.0f;
     }
 
     // ---- reduce ---------------------------------------------------------------------------------
-    const float thread_max = fmaxf(fmaxf(lowest, v_end), max_of(v));
-    float total = has_end ? v_end : 0.0f;  // of the columns
+    float thread_max = lowest, sum = 0.0f, total = 0.0f;  // sum: of exponentials
+    if (ragged)
+#pragma unroll
+        for (int i = 0; i < edges; ++i) {
+            thread_max = fmaxf(thread_max, v_end[i]);
+            if (has_end[i]) total += v_end[i];
+        }
+    thread_max = fmaxf(thread_max, max_of(v));
     if (smoothing > 0.0f)
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
@@ -144,28 +182,45 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
             }
             forget_floats(v[k].bits);
         }
-    v_end = fast_exp(v_end - thread_max);
-    const float2 found = warp_pair(thread_max, sum_of<keep>(v, thread_max, v_end));
+    if (ragged)
+#pragma unroll
+        for (int i = 0; i < edges; ++i) sum += v_end[i] = fast_exp(v_end[i] - thread_max);
+    float2 kept[PACKS][pairs_per_pack];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+        for (int c = 0; c < pairs_per_pack; ++c) {
+            const float2 e = exponentials(v[k].columns[c], thread_max);
+            sum += e.x + e.y;
+            if (keep) kept[k][c] = e;
+        }
+    constexpr int group = lanes < 32 ? lanes : 32;  // lanes of a warp that have the same row
+    float row_max = warp_max<group>(thread_max);
+    float row_sum = warp_sum<group>(sum * fast_exp(thread_max - row_max));
+    float row_total = warp_sum<group>(total);
 
     // ---- exchange -------------------------------------------------------------------------------
-    exchange(make_float4(found.x, found.y, warp_sum(total), 0.0f), messages, &all_arrived, rank,
-             warp, lane);
-    float row_max = lowest, row_sum = 0.0f, row_total = 0.0f;
+    if (ROWS == 1) {
+        const int lane = threadIdx.x % 32;
+        exchange(make_float4(row_max, row_sum, row_total, 0.0f), messages, &all_arrived, rank,
+                 threadIdx.x / 32, lane);
+        row_max = lowest, row_sum = row_total = 0.0f;
 #pragma unroll 2  // not all: the row needs the registers
-    for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, messages[i].x);
-    row_max = warp_max(row_max);
+        for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, messages[i].x);
+        row_max = warp_max(row_max);
 #pragma unroll 2
-    for (int i = lane; i < senders; i += 32) {
-        row_sum += messages[i].y * fast_exp(messages[i].x - row_max);
-        row_total += messages[i].z;
+        for (int i = lane; i < senders; i += 32) {
+            row_sum += messages[i].y * fast_exp(messages[i].x - row_max);
+            row_total += messages[i].z;
+        }
+        row_sum = warp_sum(row_sum);
+        row_total = warp_sum(row_total);
     }
-    row_sum = warp_sum(row_sum);
 
     // ---- write the loss -------------------------------------------------------------------------
     // max - x[t] first: that is exact where both are close, and lse is rounded.
     const float log_sum = logf(row_sum), lse = row_max + log_sum;
-    row_total = warp_sum(row_total);
-    if (hot_column < 0 ? rank == 0 && threadIdx.x == 0 : owns) {
+    if (hot_column < 0 ? exists && rank == 0 && thread == 0 : owns) {
         float row_loss = log_sum + (row_max - v_hot);
         if (smoothing > 0.0f)
             row_loss = (1.0f - smoothing) * row_loss
@@ -188,8 +243,7 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
         forget_floats(v[k].bits);
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
-            const T2 columns = v[k].columns[c];
-            const float2 e = keep ? to_float2(columns) : exponentials(columns, thread_max);
+            const float2 e = keep ? kept[k][c] : exponentials(v[k].columns[c], thread_max);
             v[k].columns[c] = to_T2(make_float2(fmaf(e.x, factor, -level),
                                                 fmaf(e.y, factor, -level)));
         }
@@ -202,6 +256,9 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
                 to[first + c] = c % 2 ? v[k].columns[c / 2].y : v[k].columns[c / 2].x;
         }
     }
-    if (has_end) to[end] = to_T(fmaf(v_end, factor, -level));
+    if (ragged)
+#pragma unroll
+        for (int i = 0; i < edges; ++i)
+            if (has_end[i]) to[end[i]] = to_T(fmaf(v_end[i], factor, -level));
     if (owns) to[hot_column] = to_T(fmaf(fast_exp(v_hot - thread_max), factor, -level) - hot);
 }

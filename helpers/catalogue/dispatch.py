@@ -99,7 +99,7 @@ def step_hash(step: str) -> str:
 
 def plan_of(step: str, at: Problem, gpu: Gpu | None = None) -> Plan | None:
     """Return how a step is compiled and launched at the sizes and dtype of a problem, whatever the
-    step computes, on a GPU (by default `mode.gpu_for_plans`); None if its header does not accept
+    step computes, on a GPU (by default `gpu_for_plans`); None if its header does not accept
     them."""
     try:
         return _plan(step, at, gpu or gpu_for_plans())

@@ -35,7 +35,7 @@ ONCE = "#pragma once"
 @checked
 def source(name: str) -> str:
     """Return the source of a kernel file of the series for `cupy.RawKernel`, with the files of
-    `kernels/include/` that it includes. (`page.own.source` also looks into the reader's mine/.)
+    `kernels/include/` that it includes. (`page.rich.source` also looks into the reader's mine/.)
 
     `name` is a path below `kernels/`, such as "01_naive.cu". `#line` directives precede the text of
     each file, so that a compiler error names the file and its line.

@@ -27,7 +27,7 @@ from ..catalogue import registry
 from ..simt.words import counted
 
 COLUMNS = 80  # width of the plain form
-FIGURE = "application/vnd.softmax-worklog.figure"  # of the digests of helpers.page.draw.digest
+FIGURE = "application/vnd.softmax-worklog.figure"  # of `draw.style.digest_of`
 
 
 def _theme(name: str, otherwise: str) -> str:

@@ -347,13 +347,22 @@ def test_a_causal_gradient_does_not_load_what_is_hidden(diagonal: int, dtype: st
         (SHORT, "warp_sum<LANES>(sum)", "warp_sum(sum)", {}),
         (SHORT, "if (lane + k * LANES < packs)", "", {}),
         (SHORT, "log_sum + (row_max - x_target)", "log_sum - x_target", {}),
-        (BOTH, "sum_of<keep>(v, thread_max, v_end)", "sum_of<keep>(v, thread_max)", {}),
+        (BOTH, "exists ? cols : 0", "cols", {}),
+        (BOTH, "exists ? target[row] : ignore_index", "target[row]", {}),
+        (BOTH, "threadIdx.x % lanes", "threadIdx.x", {}),
+        (BOTH, "thread + i * lanes", "thread", {}),
+        (BOTH, "if (has_end[i]) total", "total", {}),
+        (BOTH, "sum += v_end[i] = fast_exp", "v_end[i] = fast_exp", {}),
+        (BOTH, "lanes < 32 ? lanes : 32", "32", {}),
+        (BOTH, "sum * fast_exp(thread_max - row_max)", "sum", {}),
         (BOTH, "messages[i].y * fast_exp(messages[i].x - row_max)", "messages[i].y", {}),
         (BOTH, "row_total / cols", "total / cols", {}),
         (BOTH, "1.0f + 2.0f * z_loss * lse", "1.0f", {}),
         (BOTH, "ignored ? 0.0f : inside ? given", "inside ? given", {}),
         (BOTH, "hot_pack < packs", "true", {}),
-        (BOTH, "hot_column < 0 ? rank == 0 && threadIdx.x == 0 : owns", "owns", {}),
+        (BOTH, "has_end[i] && end[i] == hot_column", "false", {}),
+        (BOTH, "== pack_of(0)", "== threadIdx.x", {}),
+        (BOTH, "hot_column < 0 ? exists && rank == 0 && thread == 0 : owns", "owns", {}),
         (BOTH, "factor, -level) - hot", "factor, -level) - d", {}),
         (BOTH, *ROUNDED, {}),
     ],
@@ -363,6 +372,6 @@ def test_a_line_that_is_changed_is_found(file, old, new, features) -> None:
     assert code.count(old) == 1, old
     changed = Kernel(code.replace(old, new))
     shapes = [(5, 512), (3, 1000)] if file == BACK else [(5, 512), (9, 77), (3, 4099)]
-    shapes += [(2, 20000)] * (file == BOTH)  # by clusters
+    shapes += [(33, 37), (2, 20000)] * (file == BOTH)  # by four lanes, by clusters
     with pytest.raises((WrongResult, KernelBug)):
         check_kernel(changed, shapes, features=features)
