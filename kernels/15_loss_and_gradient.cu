@@ -5,15 +5,16 @@
 // Computes: cross_entropy_loss_and_gradient
 // Row:      CLUSTER blocks, 1 to 16, or some lanes of a warp
 // Build:    packs      = row / 16
-//           lanes      = min(32, max(2, power_of_two(ceil_div(packs, 4))))
+//           each       = 2 when packs <= 1024 && 4 * rows * row <= l2
+//                      | 8
+//           lanes      = min(32, max(4, power_of_two(ceil_div(packs, each))))
 //           CLUSTER    = 1 when capability < 90 || packs <= 1024
 //                      | 16 when 16 * rows <= sms || packs > 16384
-//                      | min(8, power_of_two(ceil_div(packs, 1024)))
+//                      | min(8, power_of_two(ceil_div(packs, 1280)))
 //           share      = ceil_div(packs, CLUSTER)
-//           each       = 8
-//           THREADS    = 128 when packs <= 256
+//           THREADS    = 128 when packs <= 32 * each
 //                      | 32 * ceil_div(share, 32 * each)
-//           ROWS       = 128 / lanes when packs <= 256
+//           ROWS       = 128 / lanes when packs <= 32 * each
 //                      | 1
 //           PACKS      = max(1, ceil_div(share, THREADS / ROWS))
 //           sm_blocks  = 32 when capability >= 90 && capability < 120
