@@ -53,10 +53,11 @@
 // 16 must be allowed once: see cluster.cuh. Clusters need sm_90. Measured with -ftz=true, as CuPy
 // compiles.
 //
-// A block has up to 1024 packs of 16 bytes, and up to 2048 where that avoids clusters of 16, of
+// A block has up to 1280 packs of 16 bytes, and up to 2048 where that avoids clusters of 16, of
 // which fewer fit on a GPU. A thread has up to 8 packs, which with 1024 threads per multiprocessor
-// leaves it 32 other registers. In 16 bits, the hint for the L2 is slower with larger blocks; we do
-// not know why.
+// leaves it 32 other registers; with fewer packs, less is loaded at a time, and most matrices take
+// longer. A small matrix has too few threads for that, and gives each 2. In 16 bits, the hint for
+// the L2 is slower with larger blocks; we do not know why.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(ROWS) || !defined(PACKS) \
     || !defined(RESIDENT) || !defined(EVICT_LAST)
