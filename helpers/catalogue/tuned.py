@@ -4,9 +4,9 @@
     mine/plans/<gpu>.jsonl                the reader's own, by make tune, ignored by git
 
 `dispatch` picks a kernel by its rules, and then replaces it by the trial of the first line for that
-kernel and dtype that has the shape: first of the reader's own, each of which is for one shape, unless
-SOFTMAX_PLANS=0 and only in live mode on that GPU; then of the shipped table of the GPU that is
-planned for, whose lines have ranges of shapes.
+kernel and dtype that has the shape: first of the reader's own, each of which is for one shape,
+unless SOFTMAX_PLANS=0 and only in live mode on that GPU; then of the shipped table of the GPU that
+is planned for, whose lines have ranges of shapes.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def is_function_name(name: str) -> bool:
 
 def kernels_for(name: str) -> tuple[str, ...]:
     """Return the kernels that a name stands for: those that `choose` may pick for "best", the one
-    that it tries first for an operation with features, written like a trial: "softmax-MASK2-LOG1". Raises
-    `ValueError` for features that the operation does not have."""
+    that it tries first for an operation with features, written like a trial: "softmax-MASK2-LOG1".
+    Raises `ValueError` for features that the operation does not have."""
     if name == BEST:
         return tuple(dict.fromkeys(rank.file for rank in SOFTMAX_RANKING))
     trial = split_trial(name)
