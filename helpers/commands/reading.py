@@ -189,7 +189,7 @@ def of_listing(lines: list[str]) -> Reading:
     heading does not say since when lines are new, all are."""
     marks = [match[1] for match in map(NUMBERED.fullmatch, lines) if match and match[2].strip()]
     said = [line for line in lines if not line[0].isspace()]
-    new = marks.count("+") if "+ marks lines that are new" in " ".join(said) else len(marks)
+    new = marks.count("+") if "+ marks lines that are" in " ".join(said) else len(marks)
     return Reading(output=len(said), kernel_new=new, kernel_known=len(marks) - new)
 
 
