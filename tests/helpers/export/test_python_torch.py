@@ -177,7 +177,7 @@ MASKS = (SHAPE, (5, 512), (2, 1, 1, 512), (2, 1, 5, 512), (3, 5, 512), (1, 3, 1,
     ("shape", "dtype"), [*zip((*MASKS, (5, 1), (5, 77)), 3 * DTYPES, strict=False)]
 )
 def test_masks_scales_and_biases(shape: tuple, dtype: str, log: bool, place: Place) -> None:
-    """Rows of 77 columns by PyTorch's own operations."""
+    """Rows of 77 columns by PyTorch's own operations, but for a gradient."""
     torch, fast, cols = place.torch, place.module, 77 if shape == (5, 77) else 512
     x, bias = place.values(*SHAPE[:3], cols, dtype=dtype), place.values(*shape, dtype=dtype)
     mask = place.mask(*shape)
@@ -199,9 +199,11 @@ def test_masks_scales_and_biases(shape: tuple, dtype: str, log: bool, place: Pla
         (lambda x, b: mine(x, b, is_causal=True), lambda x, b: theirs(x, b, later), x, bias),
     ):
         check(place, given, right, dtype, *by)
-        *forward, back = place.kernels()
-        assert forward == ["12_fused"] * (cols == 512)
-        assert back in ("14_any_row", "14_backward"), "the latter causal"
+        if cols == 77:
+            assert {*place.kernels()} <= {"14_any_row"}
+            continue
+        forward, back = place.kernels()
+        assert forward == "12_fused" and back in ("14_any_row", "14_backward"), "the latter causal"
 
 
 @pytest.mark.parametrize("shape", MASKS)
