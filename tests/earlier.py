@@ -13,16 +13,10 @@ UNPROFILED: frozenset[str] = frozenset()
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
-PROFILED_EARLIER = {
+PROFILED_EARLIER: dict[str, frozenset[str]] = {
     "counters": frozenset(),
     "sass": frozenset(),
-    "sanitizer": frozenset(
-        {
-            *("07_warp", "08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_any_length"),
-            *("11_short_rows", "12_fused", "14_backward", "15_cross_entropy", "15_gradient"),
-            "variants/08_shared",
-        }
-    ),
+    "sanitizer": frozenset(),
 }
 # Notebooks that show such data.
 SHOWN_EARLIER: frozenset[str] = frozenset()
