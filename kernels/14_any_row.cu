@@ -23,7 +23,8 @@
 //           EVICT_LAST = 5 * rows * row > 4 * l2 && capability >= 80
 // Launch:   block = THREADS, block == THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
-// Columns:  cols >= 1 && PACKS <= 8
+// Columns:  cols >= 1 && cols <= 2147450880 && PACKS >= 1 && PACKS <= 8
+//           && THREADS % 32 == 0 && THREADS <= 1024
 //           && (ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0)
 // Align:    size
 // Dtype:    float32, float16, bfloat16
@@ -73,11 +74,11 @@ __device__ __forceinline__ float gradient(float y, float dy, float dot)
     return LOG ? dy - fast_exp(y) * dot : y * (dy - dot);
 }
 
-// Bytes from the 16-byte boundary before an address to the address.
+// Bytes from the 16-byte boundary at or before an address to the address.
 __device__ __forceinline__ int phase(const T* address) { return (unsigned long long)address % 16; }
 
-// Leaves bits as they are. But the compiler, which does not know that zero is 0, cannot keep the
-// floats that it made of 16-bit columns before, in twice the registers.
+// Leaves bits as they are. But the compiler, which does not know that zero is 0, must convert
+// 16-bit columns again instead of keeping their floats, which need twice the registers.
 __device__ __forceinline__ void forget(uint4& bits, unsigned zero)
 {
     bits = make_uint4(bits.x ^ zero, bits.y ^ zero, bits.z ^ zero, bits.w ^ zero);
@@ -98,8 +99,8 @@ softmax_backward_any_row(const T* __restrict__ y, const T* __restrict__ dy, T* _
     if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
-    // A row is a head of columns up to the first 16-byte boundary, a body of packs, and what is
-    // left. Lanes past the last row take part in the shuffles, as for a row without columns.
+    // A row is a head of columns up to the first 16-byte boundary, a body of packs, and the
+    // remaining columns. Lanes past the last row take part in the shuffles, as for an empty row.
     const long long row = blockIdx.x / CLUSTER * (long long)ROWS + threadIdx.x / lanes;
     const int count = ROWS == 1 || row < rows ? cols : 0;
     const T* from = y + row * cols;
@@ -122,8 +123,8 @@ softmax_backward_any_row(const T* __restrict__ y, const T* __restrict__ dy, T* _
         }
     }
 
-    // The columns outside are dealt to the threads too. A thread keeps `edges` of them; there are
-    // more where the row is longer than PACKS hold, or not alike: those are read again later.
+    // The columns outside are dealt to the threads too. A thread keeps `edges` of them. Others, of
+    // a row longer than the packs hold or of arrays that are not alike, are read again later.
     const int outside = count - packs * width;
     const bool ragged = edges == 1 || outside > 0;  // else no code for them is run
     const auto column = [&](int number) { return number + (number < head ? 0 : packs * width); };

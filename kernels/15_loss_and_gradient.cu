@@ -24,7 +24,7 @@
 //                        && (size == 4 || share <= 1024)
 // Launch:   block = THREADS, block == THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
-// Columns:  cols >= 1 && PACKS <= 16 && THREADS <= 1024
+// Columns:  cols >= 1 && PACKS >= 1 && PACKS <= 16 && THREADS % 32 == 0 && THREADS <= 1024
 //           && row / 16 <= CLUSTER * (THREADS / ROWS) * PACKS
 //           && (ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0)
 // Align:    size
@@ -44,7 +44,7 @@
 //     dx[t]    -= dloss[row] * (1 - s)
 //
 // where lse = m + l, which is not rounded to one number first: see 15_gradient.cu. dloss must be
-// known before the loss: for the mean of a batch it is 1 / rows. 15_cross_entropy.cu and
+// known before the loss: for the mean, 1 / the rows that are not ignored. 15_cross_entropy.cu and
 // 15_gradient.cu do without that, and take rows of any length, but read x twice.
 //
 // dx may be x itself; else it must not overlap x. loss must not overlap any other array. Both
@@ -53,16 +53,17 @@
 // 16 must be allowed once: see cluster.cuh. Clusters need sm_90. Measured with -ftz=true, as CuPy
 // compiles.
 //
-// A block has up to 1280 packs of 16 bytes, and up to 2048 where that avoids clusters of 16, of
-// which fewer fit on a GPU. A thread has up to 8 packs, which with 1024 threads per multiprocessor
-// leaves it 32 other registers; with fewer packs, less is loaded at a time, and most matrices take
-// longer. A small matrix has too few threads for that, and gives each 2. In 16 bits, the hint for
-// the L2 is slower with larger blocks; we do not know why.
+// A block of a cluster of up to 8 has up to 1280 packs of 16 bytes, and up to 2048 where that
+// avoids a cluster of 16, of which fewer fit on a GPU; one of 16 has up to 8192. A thread has up
+// to 8 packs, which with 1024 threads per multiprocessor leaves it 32 other registers; with fewer
+// packs, less is loaded at a time, and most matrices take longer. A small matrix would have too few
+// threads then, so its threads have 2. In 16 bits, the hint for the L2 is slower with larger
+// blocks; we do not know why.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(ROWS) || !defined(PACKS) \
     || !defined(RESIDENT) || !defined(EVICT_LAST)
-#error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=256 -DROWS=1 -DPACKS=8 \
--DRESIDENT=4 -DEVICT_LAST=1"
+#error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=160 -DROWS=1 -DPACKS=8 \
+-DRESIDENT=6 -DEVICT_LAST=1"
 #endif
 
 #include "include/cache_hints.cuh"
@@ -76,11 +77,11 @@ static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 
 constexpr int lanes = THREADS / ROWS;                       // threads of a row in a block
 constexpr int edges = (2 * width - 2 + lanes - 1) / lanes;  // columns of a thread at the ends
-// The exponentials of columns; in 16 bits, these need twice the registers of the columns.
+// Whether a thread keeps its exponentials. In 16 bits they need twice the columns' registers.
 constexpr bool keep = sizeof(T) == 4 || PACKS <= 4;
 
-// Else, has the compiler convert columns again instead of keeping their floats: the empty asm may
-// change the bits.
+// If not, makes the compiler convert columns again instead of keeping their floats: the empty asm
+// may change the bits.
 __device__ __forceinline__ void forget_floats(uint4& bits)
 {
     if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
@@ -166,7 +167,7 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
     }
 
     // ---- reduce ---------------------------------------------------------------------------------
-    float thread_max = lowest, sum = 0.0f, total = 0.0f;  // sum: of exponentials
+    float thread_max = lowest, sum = 0.0f, total = 0.0f;  // sum of exponentials, total of columns
     if (ragged)
 #pragma unroll
         for (int i = 0; i < edges; ++i) {

@@ -319,7 +319,7 @@ def waits_for_messages(attempt: Attempt, _: Shapes) -> str:
     alone = _first_block_alone(attempt, {})[0]
     if not alone.findings:
         return "A block continued although the other blocks of its row had not started"
-    if "it waits for a store" in alone.findings[0].message:
+    if "waits for a store" in alone.findings[0].message:
         return ""
     return f"With the other blocks late, {of_finding(alone.findings[0], alone, attempt.file)}"
 

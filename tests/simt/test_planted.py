@@ -116,7 +116,7 @@ def test_a_wait_that_never_ends_says_what_is_missing(name: str, arrivals: int, s
     ],
 )
 def test_a_poll_that_nobody_answers_is_given_up_before_the_limit(name: str) -> None:
-    assert "a store that no thread of the blocks that run at once will make" in message(name)
+    assert "a store that no thread of the resident blocks will make" in message(name)
 
 
 def test_messages_name_the_place_and_the_size() -> None:
