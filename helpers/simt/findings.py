@@ -1,9 +1,9 @@
 """Bugs that a run showed, one entry per kind and source line; and undefined values, followed
 through registers and memory until one is used.
 
-A compiler loads early and more than it needs, and throws away what it does not: such a load is no
-bug. So a load that reads what nobody wrote, or what another thread writes meanwhile, says
-`doubt(...)` and goes on. Its undefined bits and where they come from stand beside the register that
+A compiler loads early and more than it needs, and discards the rest: such a load is not a bug. So a
+load of uninitialised memory, or of memory that another thread writes meanwhile, calls `doubt(...)`
+and continues. Its undefined bits and where they come from stand beside the register that
 it fills; spreading.py passes them on with each instruction. They become a finding, at the line of
 the load, where a value is used: stored where others see it, as an address, or to decide a branch.
 
@@ -124,7 +124,7 @@ MOST_ORIGINS = 8  # of one value, but for one of each further line
 class Doubt:
     """What is wrong with what an instruction gave to some threads when it ran once."""
 
-    kind: str  # "" for that of a watched load, which is no finding
+    kind: str  # "" for that of a watched load, which is not a finding
     instruction: Instruction
     message: str
     stays: bool  # may be stored in shared memory unseen; other doubts count as used there
@@ -160,7 +160,7 @@ class Suspicion:
 
     def __init__(self, kernel: PtxKernel, reporter: Reporter):
         self.reporter = reporter
-        self.padding = True  # the source may have structs, whose padding nobody writes
+        self.padding = True  # the source may have structs, whose padding is never written
         self.types = list(kernel.registers.values())
         self.watched: frozenset[int] = frozenset()  # numbers of loads whose use is of interest
         self.asked: set[int] = set()  # of loads that ought to be among them

@@ -233,7 +233,7 @@ class Groups(dict[int, np.ndarray]):
     def __init__(self, blocks: int, depth: np.ndarray | None = None):
         super().__init__()
         self.step = blocks + 1
-        self.depth = depth  # of each thread, in calls; None: nobody calls
+        self.depth = depth  # of each thread, in calls; None: no calls
 
     def add(self, number: int | None, mask: np.ndarray) -> None:
         """Let threads wait at a basic block, with those that wait there already; None: they

@@ -9,7 +9,7 @@ import pytest
 from helpers.simt import simulate
 
 
-def test_an_atomic_on_shared_memory_that_nobody_has_written_is_found() -> None:
+def test_an_atomic_on_uninitialised_shared_memory_is_found() -> None:
     code = """extern "C" __global__ void k(double* y)
 {
     __shared__ int count;

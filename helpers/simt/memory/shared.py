@@ -21,7 +21,7 @@ from .access import SHARED_STEP, Access, Definedness, all_ones, stores_same
 from .causality import Causality
 from .races import OWNER, STRONG_READ, THREAD, WEAK_READ, WEAK_WRITE, Epochs, Races, Same, verb
 
-# Whose bytes are: nobody's, of an asynchronous copy that writes or reads them, of an mbarrier.
+# The owner of bytes: none, an asynchronous copy that writes or reads them, or an mbarrier.
 FREE, WRITTEN, READ, MBARRIER = range(4)
 RACE = "race on shared memory"
 UNWAITED = "asynchronous copy used before its wait"
