@@ -19,7 +19,7 @@
 #ifndef UNROLL
 #define UNROLL 4  // accesses of a thread that may be in flight at once
 #endif
-constexpr int unroll = UNROLL;  // nvcc does not expand a macro within the pragma
+constexpr int unroll = UNROLL;  // nvcc does not expand a macro in #pragma unroll
 
 // exp(value) as the hardware computes it: 2^(value * log2(e)).
 __device__ __forceinline__ float exponential(float value)

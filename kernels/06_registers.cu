@@ -72,7 +72,7 @@ softmax_registers(const float* __restrict__ x, float* __restrict__ y, int rows, 
     }
     float last = single < cols ? x[single] : minus_inf;
 
-    // All maxima first, so that no sum is ever rescaled within a thread.
+    // The maximum first, so that no sum has to be rescaled within a thread.
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
     float thread_max = fmaxf(lowest, last);
 #pragma unroll

@@ -388,11 +388,12 @@ def verdict(name: str, steps: Sequence[Step], code: str, stub: Step | None = Non
     the stub violates."""
     file = shown_name(name)
     complaint = next((step.complaint for step in steps if step.complaint), "")
-    found = re.search(r"\b[Ll]ines? (\d+)", complaint)
-    line = int(found[1]) if found else None
+    found = re.search(r"\b[Ll]ines? (\d+(?:(?:, | and )\d+)*)", complaint)
+    marked = [int(number) for number in re.findall(r"\d+", found[1])] if found else []
+    line = marked[0] if len(marked) == 1 else None
     plain: list[str] = []
     lines = [
-        Line(number, text, ">" if number == line else " ")
+        Line(number, text, ">" if number in marked else " ")
         for number, text in enumerate(code.rstrip("\n").split("\n"), 1)
     ]
     page = [details(f"{file}, {counted(len(lines), 'line')}", code_html(lines))]

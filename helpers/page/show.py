@@ -78,8 +78,8 @@ def kernel(
     title = f"{text.title}, {counted(shown, 'line')}"
     names, since = [*map(_name, earlier)], "new since"
     if len(names) > 1:
-        names, since = [", ".join(names[:-1]), names[-1]], "in none of"
-    legend = f" marks lines that are {since} {' and '.join(names)}"
+        names, since = [", ".join(names[:-1]), names[-1]], "not in"
+    legend = f" marks lines that are {since} {' or '.join(names)}"
     if earlier:
         page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)
     else:

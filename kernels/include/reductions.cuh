@@ -1,8 +1,8 @@
 // Reductions across the lanes of a warp, the exponential, and merging of (maximum, sum) pairs.
 #pragma once
 
-// Gives each lane the largest value of its group of `lanes` lanes, a power of two. All 32
-// lanes of the warp must call it.
+// Gives each lane the largest value in its group of `lanes` lanes; `lanes` is a power of two.
+// All 32 lanes of the warp must call it.
 template <int lanes = 32>
 __device__ __forceinline__ float warp_max(float value)
 {

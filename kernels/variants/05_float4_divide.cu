@@ -17,7 +17,7 @@
 #ifndef UNROLL
 #define UNROLL 4  // accesses of a thread that may be in flight at once
 #endif
-constexpr int unroll = UNROLL;  // nvcc does not expand a macro within the pragma
+constexpr int unroll = UNROLL;  // nvcc does not expand a macro in #pragma unroll
 
 __device__ __forceinline__ float exponential(float value)
 {

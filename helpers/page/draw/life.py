@@ -261,7 +261,8 @@ def waiting(latency: float, work: float, loads: int = 4) -> None:
     finish(
         axes.figure,
         title,
-        f"For each load, a warp stalls for {latency:.0f} ns and spends {work:.0f} ns on the rest: "
+        f"For each load, a warp stalls for about {latency:.0f} ns and spends about "
+        f"{work:.0f} ns on everything else: "
         f"one load per {one:.0f} ns. With {loads} loads in flight and the same latency, it would "
         f"complete {loads} per {several:.0f} ns.",
     )
@@ -303,9 +304,9 @@ def slots(warps: Mapping[str, float], needed: float) -> None:
     finish(
         axes.figure,
         title,
-        f"To keep up with a copy, {needed:.0f} warps would have to {need} at any time, "
-        f"{missing} more than there are slots. Of the warps in {SLOTS} slots, {does}; "
-        f"{SLOTS - used} slots are empty.",
+        f"To keep up with a copy, {needed:.0f} warps would have to {need} at all times, "
+        f"{missing} more than there are slots. On average, of the warps in its {SLOTS} slots, "
+        f"{does}; {SLOTS - used} slots are empty.",
     )
 
 

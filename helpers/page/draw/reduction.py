@@ -462,15 +462,16 @@ def _sentence(found: Reduction, block: str) -> str:
     ]
     counts = [str(count) for count, _ in runs]
     if len(runs) > 10:
-        taken = f"{sum(len(level.edges) for level in levels)} values taken from other threads"
+        merges = sum(len(level.edges) for level in levels)
+        taken = f"{merges} partial results taken from other threads"
     elif max(times for _, times in runs) > 1:
-        taken = "values taken from other threads: " + ", then ".join(
+        taken = "partial results taken from other threads: " + ", then ".join(
             f"{count} in each of {times} levels" if times > 1 else str(count)
             for count, times in runs
         )
     else:
         merged = ", ".join(counts[:-1]) + " and " * (len(counts) > 1) + counts[-1]
-        taken = f"{merged} value{'s' * (counts != ['1'])} taken from other threads"
+        taken = f"{merged} partial result{'s' * (counts != ['1'])} taken from other threads"
     parts = [f"{_many(len(levels), 'level')} and {_many(barriers, 'barrier')}; {taken}"]
     if outside := sum(level.from_outside for level in levels):
         parts[0] += f", {outside} of them from other blocks"

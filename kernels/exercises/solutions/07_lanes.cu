@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row of up to 32 columns gets LANES lanes, the smallest power of two that holds it
+// Idea:     a row of up to 32 columns gets LANES lanes, the smallest power of two >= cols
 // Row:      LANES lanes of a warp
 // Build:    LANES = power_of_two(cols)
 // Launch:   block = 128, grid = ceil_div(rows * LANES, block)

@@ -233,7 +233,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
         "meet at 1 barrier: warp 0 waits at none",
     ),
     "waiting": (partial(draw.waiting, 300, 100), "With 4 loads in flight and the same latency, it"),
-    "slots": (partial(draw.slots, SLOTS, 75.7), "76 warps would have to wait for a load at any"),
+    "slots": (partial(draw.slots, SLOTS, 75.7), "76 warps would have to wait for a load at all"),
     "messages of a cluster": (
         lambda: draw.messages(cluster()),
         "Each of the 4 blocks sends 2 messages of 8 bytes to each of the others, 24 in all, "
@@ -245,7 +245,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     ),
     "values from other blocks": (
         lambda: draw.reduction(traced(THROUGH_GLOBAL, 2, 4), 1),
-        "2 values taken from other threads, 1 of them from other blocks",
+        "2 partial results taken from other threads, 1 of them from other blocks",
     ),
     "reduction of a cluster": (lambda: draw.reduction(cluster()), "other blocks"),
     "owners of pairs": (
