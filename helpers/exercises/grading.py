@@ -388,9 +388,8 @@ def verdict(name: str, steps: Sequence[Step], code: str, stub: Step | None = Non
     the stub violates."""
     file = shown_name(name)
     complaint = next((step.complaint for step in steps if step.complaint), "")
-    found = re.search(r"\b[Ll]ines? (\d+(?:(?:, | and )\d+)*)", complaint)
-    marked = [int(number) for number in re.findall(r"\d+", found[1])] if found else []
-    line = marked[0] if len(marked) == 1 else None
+    found = re.search(r"\b[Ll]ines? \d+(?:(?:, | and )\d+)*", complaint)
+    marked = [int(number) for number in re.findall(r"\d+", found[0])] if found else []
     plain: list[str] = []
     lines = [
         Line(number, text, ">" if number in marked else " ")
@@ -417,9 +416,9 @@ def verdict(name: str, steps: Sequence[Step], code: str, stub: Step | None = Non
         last.append(f"Our solution: {named(solution)}")
         page.append(f"<div>Our solution: {anchor(solution)}</div>")
     else:
-        place = f"{file}, line {line}," if line else file
+        place = f"{file}, {found[0].lower()}," if found else file
         last = [f"Edit {place} and run this cell again."]
-        link = anchor(ANSWERS / f"{name}.cu", line, place)
+        link = anchor(ANSWERS / f"{name}.cu", marked[0] if marked else None, place)
         page.append(f"<div><b>Edit {link} and run this cell again.</b></div>")
     plain += [part for said in last for part in _wrapped(said, 4)]
     return Verdict("\n".join(plain), "".join(page), passed=stub is not None)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     16-bit columns are compared two at a time and widened to be added
+// Idea:     16-bit columns are compared two at a time and widened for the exponentials
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0

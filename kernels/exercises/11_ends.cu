@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     an unaligned row in a warp's registers: packs between boundaries of 16 bytes
+// Idea:     an unaligned row in a warp's registers, in packs between 16-byte boundaries
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0

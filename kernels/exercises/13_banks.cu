@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a block holds 32 neighbouring columns; its eight warps divide the rows among them
+// Idea:     a block holds 32 neighbouring columns; its eight warps divide the rows among themselves
 // Row:      all blocks share a row; each block owns 32 of its columns
 // Launch:   block = 256, grid = ceil_div(cols, 32)
 // Shared:   0
@@ -36,7 +36,7 @@ extern "C" __global__ void softmax_banks(const float* __restrict__ x, float* __r
     }
 
     // Each of eight warps has a pair for each of 32 columns. Eight lanes merge those of a column.
-    constexpr int pitch = 32;  // floats from one warp's values to the next
+    constexpr int pitch = 32;  // floats from one warp's values to the next warp's
     __shared__ float maxima[8 * 64], sums[8 * 64];  // room for pitches up to 64
     __shared__ float column_max[32], column_sum[32];
     maxima[warp * pitch + lane] = largest;

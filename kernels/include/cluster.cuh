@@ -1,7 +1,7 @@
 // Exchange between the blocks of a cluster: messages of 8 or 16 bytes that are written straight
 // into the shared memory of another block, where an mbarrier counts the bytes. Data and arrival are
 // one message. The scheme is QuACK's (https://github.com/Dao-AILab/quack). It needs sm_90. Clusters
-// of 16 must be allowed once: see cudaFuncSetAttribute and
+// of more than 8 blocks must first be allowed, once per kernel: see cudaFuncSetAttribute and
 // cudaFuncAttributeNonPortableClusterSizeAllowed.
 //
 //     __shared__ alignas(8) unsigned long long all_arrived;
@@ -25,7 +25,7 @@
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "whole warps work on a row");
 
-constexpr int warps = THREADS / 32;       // of a block, that work on one row
+constexpr int warps = THREADS / 32;       // of a block, all on one row
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
 __device__ __forceinline__ unsigned shared_address(const void* shared)

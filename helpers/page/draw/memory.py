@@ -242,7 +242,7 @@ def _rows_of(turns: Sequence[Turn]) -> list[int | None]:
 def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
     access, turns, least = one.access, one.turns, len(one.groups)
     free = len(turns) == least
-    verdict = "no bank conflict" if free else f"conflict-free would be {least}"
+    verdict = "no bank conflict" if free else f"without conflicts, {least}"
     verdict = f"1 request, {counted(len(turns), 'turn')}: {verdict}"
     _heading(axes, top, one, verdict, GREEN if free else RED)
     lanes, header, words = top + 58, top + 132, max(1, access.width // WORD)
@@ -308,7 +308,7 @@ def _say_banks(shown: Sequence[Shown]) -> str:
         if needed == least:
             verdict = f"{counted(needed, 'turn')}, and no bank conflict"
         else:
-            verdict = f"{needed} turns, conflict-free would be {least}"
+            verdict = f"{needed} turns; without conflicts, {least}"
         who = one.name if one.label else f"Line {access.line}"
         parts.append(f"{who}: {lanes} {want} {wanted}: {verdict}")
     return "; ".join(parts) + "."

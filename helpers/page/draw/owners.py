@@ -354,7 +354,8 @@ def _sentence(found: Owners, by: str, array: str, along: str, names: str) -> str
             f"{several} of {unit.size} elements belong{'s' * (several == 1)} to more than one {by}"
         )
     if missing := int((found.times == 0).sum()):
-        parts.append(f"no thread {found.does} {missing} element{'s' * (missing > 1)} of {array}")
+        are = "elements of {} are" if missing > 1 else "element of {} is"
+        parts.append(f"{missing} {are.format(array)} {VERBS[found.kind][1]} by no thread")
     elif found.times.min() == found.times.max() > 1:
         parts.append(f"each element is {VERBS[found.kind][1]} {found.times.max()} times")
     return "; ".join(parts) + "."

@@ -484,9 +484,9 @@ def _says(entries: Sequence[Entry]) -> str:
     high = sum(entry.ours > entry.measured for entry in missed)
     worst = max(entries, key=lambda entry: entry.off(entry.ours))
     text = (
-        f"{_title(entries)} of what was measured; of the others, {high} were too high and "
-        f"{len(missed) - high} too low; the largest error, as a ratio, is that of {worst.step}, "
-        f"{worst.ours:.2f} predicted and {worst.measured:.2f} measured."
+        f"{_title(entries)} of what was measured; of the others, {high or 'none'} were too high "
+        f"and {len(missed) - high or 'none'} too low; the largest error, as a ratio, is that "
+        f"of {worst.step}, {worst.ours:.2f} predicted and {worst.measured:.2f} measured."
     )
     if mine := [entry for entry in entries if entry.mine is not None]:
         near = sum(entry.near(entry.mine) for entry in mine)

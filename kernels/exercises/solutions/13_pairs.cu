@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a block holds 32 neighbouring columns; its eight warps divide the rows among them
+// Idea:     a block holds 32 neighbouring columns; its eight warps divide the rows among themselves
 // Row:      all blocks share a row; each block owns 32 of its columns
 // Launch:   block = 256, grid = ceil_div(cols, 32)
 // Shared:   0

@@ -221,7 +221,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     "halves of words": (banks(LANES, "short"), "want 1 word of each of 16 banks: 1 turn"),
     "packs with conflicts": (
         banks(LANES % 4 * 8, "float4"),
-        "8 lanes are served at once: 16 turns, conflict-free",
+        "8 lanes are served at once: 16 turns; without conflicts",
     ),
     "every kind of memory": (
         of("moves", OTHER, 2, 32, (128,), (3,)),

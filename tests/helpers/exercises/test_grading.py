@@ -146,7 +146,7 @@ def test_links_lead_from_the_notebook_to_the_line_and_to_the_solution(
     (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / folder)
     name = "06_read_once"
-    text = f"mine/answers/{name}.cu, line 29,"
+    text = f"mine/answers/{name}.cu, lines 29, 37 and 42,"
     link = f'<b>Edit <a href="{up}answers/{name}.cu#line=28">{text}</a> and run'
     verdict = grade(name)
     assert link in verdict.html and f"Edit {text} and run" in verdict.plain
