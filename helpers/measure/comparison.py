@@ -148,10 +148,6 @@ class Comparison(AtProblem):
         """Bandwidth of another copy as a fraction of the plain one's."""
         return self.copy_us / statistics.median(self.copies_us.get(copy, self.copy_samples_us))
 
-    def share_of_best_copy(self, name: str) -> float:
-        """Bandwidth as a fraction of the best same-size copy's."""
-        return self.share(name) / self.share_of_copy(self.best_copy)
-
     @property
     def programmatic_share(self) -> float | None:
         """Bandwidth of ours with a programmatic launch as a fraction of a copy launched in the same
@@ -358,11 +354,6 @@ def comparison_origin(gpu: str | None = None) -> str:
         100,
         break_on_hyphens=False,
     )
-
-
-def explained_marks(cases: Sequence[Comparison]) -> list[str]:
-    """What the mark of any of the cases means; empty if none has one."""
-    return [OLDER] if any(case.marks for case in cases) else []
 
 
 def summary(case: Comparison) -> str:

@@ -1,5 +1,5 @@
-"""The comparison with other libraries as Markdown for docs/comparison.md: softmax, and fused and
-related operations."""
+"""The comparison with other libraries as Markdown for docs/comparison.md, which explains the words:
+softmax, and fused and related operations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from ..catalogue.store import REFERENCE_GPU, folder_of
 from ..measure.baselines import BASELINES, title
 from ..measure.comparison import (
     DTYPES,
-    ROOM,
-    SLOWER,
+    OLDER,
     TOLERANCE,
     VERDICTS,
     Comparison,
@@ -25,187 +24,107 @@ from ..measure.comparison import (
     compared,
     comparison_cases,
     comparison_origin,
-    explained_marks,
     load_comparisons,
     load_unseen,
     versions_of,
 )
-from ..measure.pipelines import TIES, Pipeline, load_pipelines, pipeline_cases
-from ..measure.pipelines import around_cases as around_chains
-from ..problem.shapes import (
-    COMPARED_TABLE,
-    GROUPS,
-    compared_family,
-    compared_shapes,
-    group_of,
-    name_of,
-)
+from ..measure.pipelines import STATES, Pipeline, load_pipelines, pipeline_cases
+from ..problem.shapes import ALONE, COMPARED_TABLE, GROUPS, compared_family, group_of, name_of
 from ..simt.words import counted
-from .rich import named
+from .rich import markdown_table, named
 
-WORDS = {"LOSS": "lost"}  # of a verdict
-LESS_PRECISE_MARK = "~"  # after the name of a baseline
-# Sizes of x in bytes by which fractions of copy bandwidth are told apart, each with the fraction
-# that most problems with `MANY_ROWS` should reach.
-SIZE_CLASSES = ((0.0, 16e6, None), (16e6, 250e6, 0.95), (250e6, math.inf, 0.97))
-MANY_ROWS = 1000
-MUCH = 0.9  # the rule alone should be no slower than this, as a fraction of the table's speed
+COUNTS = ["ahead", "level", "slower", "lost"]  # the titles of the first four VERDICTS
+SIZE_CLASSES = {  # name -> limit of x in bytes
+    "x below 16 MB": 16e6,
+    "x of 16 to 250 MB": 250e6,
+    "x of 250 MB and more": math.inf,
+}
+
+
+# ---- the blocks of docs/comparison.md ----------------------------------------------------------
 
 
 def comparison_block(pictures: Mapping[str, Path]) -> str:
     """The comparison of softmax: a picture of the speedups per dtype, the verdicts by family of
     shapes, the baselines, and the pipelines."""
     everything = recorded_by(load_comparisons)
-    recorded = [case for case in everything if case.problem.plain]
-    if not recorded:
+    if not (cases := [case for case in everything if case.problem.plain]):
         return "No comparison with them is recorded yet."
-    shown = cases_alone(recorded)
-    lines = [
-        f"![Speedup over the best baseline, over rows and columns, {dtype}]({named(path)})"
-        for dtype, path in pictures.items()
-        if comparison_cases(dtype)
-    ]
-    lines += [
-        "",
-        f"{verdicts(shown)} The kernels were developed on these shapes.",
-        "",
-        *family_table(recorded),
-        "",
-    ]
-    lines += [*baselines_table(shown), ""]
-    explained = "".join(f" {line}." for line in explained_marks(shown))
+    families = {
+        f"{family}, {dtype}": [
+            case for case in cases if case.dtype == dtype and compared_family(*case.shape) == family
+        ]
+        for family in COMPARED_TABLE
+        for dtype in DTYPES
+    }
+    chains = {dtype: recorded_by(partial(pipeline_cases, dtype)) for dtype in DTYPES}
     now = versions_of(everything)  # those that `comparison_origin` says
-    alone = {dtype: recorded_by(partial(pipeline_cases, dtype)) for dtype in DTYPES}
-    older = sum(compared(case.run.versions) != now for case in shown)
-    others = f"; {older} of {counted(len(shown), 'case')} with other versions" if older else ""
-    lines += [
-        f"The comparison was {comparison_origin()}{others}.{added_later(shown)} All kernels are "
-        f"launched ordinarily. *Ahead* and *lost* mean a difference of more than {TOLERANCE:.0%} "
-        "that is also beyond run-to-run variation, the 95% bootstrap interval of the ratio of "
-        f"medians. *{SLOWER.capitalize()}* means slower beyond that variation, but not certainly "
-        f"by more than {TOLERANCE:.0%}; *level* is the rest. If the best baseline is below {ROOM} "
-        "of a copy, being slower than it by any margin beyond that variation counts as lost."
-        f"{explained}",
+    older = sum(compared(case.run.versions) != now for case in cases)
+    lines = [
+        *(
+            f"![Speedup over the best baseline, over rows and columns, {dtype}]({named(path)})"
+            for dtype, path in pictures.items()
+            if comparison_cases(dtype)
+        ),
         "",
-        PRECISION,
+        verdicts(cases),
         "",
-        *pipelines(BACK_TO_BACK, alone),
+        *verdict_table(families),
+        "",
+        *baselines_table(cases),
+        "",
+        *(f"- {line}" for line in loss_lines(cases)),
+        f"The comparison was {comparison_origin()}; {older} of {counted(len(cases), 'case')} with "
+        "other versions.",
+        "",
+        "Back to back with producer and consumer kernels:",
+        "",
+        *pipeline_table(chains),
+        "",
         f"[Every case, a line each]({named(every_case_path())})",
     ]
     return "\n".join(lines)
 
 
-def verdicts(cases: Sequence[Comparison]) -> str:
-    """How many cases are ahead, level and lost, and how many are out of date."""
-    changed = sum(not case.is_current() for case in cases)
-    earlier = f" {changed} of them were timed with an earlier version or launch of our kernel."
-    return score(cases) + earlier * bool(changed)
+def around_block() -> str:
+    """The same for the other operations, alone and in pipelines."""
+    if not (cases := around_cases(recorded_by(load_comparisons))):
+        return "No comparison of related operations is recorded yet."
+    chains = by_operation(recorded_by(load_pipelines))
+    chains.pop(ALONE, None)
+    lines = [
+        verdicts(cases),
+        "",
+        *verdict_table(by_operation(cases)),
+        "",
+        *baselines_table(cases),
+        "",
+        "Back to back with producer and consumer kernels, beside the two best of these baselines:",
+        "",
+        *pipeline_table(chains),
+    ]
+    return "\n".join(lines)
 
 
 def unseen_block(picture: Path) -> str:
-    """The comparison at problems drawn at random: the picture, then the losses first."""
-    cases = recorded_by(load_unseen)
-    if not cases:
+    """Softmax at problems drawn at random: the picture, the verdicts by the size of x, and each
+    loss."""
+    if not (cases := recorded_by(load_unseen)):
         return "No problem drawn at random is recorded yet."
     image = f"![Speedup over the best baseline at problems drawn at random]({named(picture)})"
-    lines = [f"- {line[:1].upper()}{line[1:]}." for line in unseen_lines(cases)]
-    return "\n".join([image, "", *lines])
-
-
-def unseen_lines(cases: Sequence[Unseen]) -> list[str]:
-    """Sentences on problems drawn at random: each loss, the number of each verdict, the fractions
-    of copy bandwidth by the size of x, and what the rule alone would lose."""
-    lines, supported = loss_lines(cases), [case for case in cases if case.step]
-    counts = Counter(case.verdict for case in cases)
-    words = ", ".join(f"{name} {counts[name]}" for name in VERDICTS)
-    seeds = ", ".join(dict.fromkeys(case.seed for case in cases))
-    lines.append(f"of {counted(len(cases), 'problem')} drawn at random (seed {seeds}): {words}")
-    failed = Counter(name for case in cases for name in case.unverified)
-    unverified = sum(bool(case.unverified) for case in cases)
-    named = ", ".join(f"{title(name)} at {failed[name]}" for name in failed) or "none"
-    lines.append(f"a baseline failed or was wrong at {unverified}: {named}")
-    for low, high, aim in SIZE_CLASSES:
-        of_size = [case for case in supported if low <= case.rows * case.problem.row_bytes < high]
-        lines += _fractions(of_size, low, high, aim)
-    tuned = [case for case in supported if case.gain]
-    much = [case for case in tuned if case.gain.above(1 / MUCH)]
-    lines.append(
-        f"the table replaces the rule's plan at {len(tuned)}: it is over {TOLERANCE:.0%} faster at "
-        f"{sum(case.gain.above(1 + TOLERANCE) for case in tuned)}, slower at "
-        f"{sum(case.gain.below(1 - TOLERANCE) for case in tuned)}; the rule alone would be over "
-        f"{1 - MUCH:.0%} slower at {len(much)}"
-    )
-    for name, which in (("most", max), ("least", min)):
-        if tuned:
-            case = which(tuned, key=lambda case: case.gain.value)
-            lines.append(f"it gains {name} at {name_of(case.problem)}: {case.gain.value:.3f}")
-    return lines
-
-
-def loss_lines(cases: Sequence[Unseen]) -> list[str]:
-    """A sentence on each loss, the worst first."""
-    lines = []
-    for case in sorted(
-        (one for one in cases if one.verdict == "LOSS"), key=lambda one: one.speedup
-    ):
-        speedup, name = case.speedup_over(case.best_baseline), case.best_baseline
-        lines.append(
-            f"lost: {name_of(case.problem)}: {speedup.value:.3f} ({speedup.low:.3f} to "
-            f"{speedup.high:.3f}) times as fast as {title(name)}, with {case.step}; "
-            f"{case.share(case.step):.2f} and {case.share(name):.2f} of a copy"
-        )
-    return lines
-
-
-def _fractions(cases: Sequence[Unseen], low: float, high: float, aim: float | None) -> list[str]:
-    if not cases:
-        return []
-    shares = {case.problem: case.share(case.step) for case in cases}
-    worst, median = min(shares, key=shares.get), statistics.median(shares.values())
-    upper = f" to {high / 1e6:g}" if high < math.inf else ""
-    line = f"x of {low / 1e6:g}{upper} MB{'' if upper else ' and more'}: {len(cases)}, median "
-    line += f"{median:.3f} of a copy, worst {shares[worst]:.3f} at {name_of(worst)}"
-    many = [problem for problem in shares if problem.rows >= MANY_ROWS]
-    if aim:
-        reached = sum(shares[problem] >= aim for problem in many)
-        line += f"; {aim} reached at {reached} of {len(many)} with {MANY_ROWS} rows or more"
-    return [line]
+    table = verdict_table(by_size(cases))
+    return "\n".join([image, "", *table, "", *(f"- {line}" for line in unseen_lines(cases))])
 
 
 def unseen_groups_block() -> str:
     """The related operations at problems drawn at random: a table, then the losses."""
     groups = {name: recorded_by(partial(load_unseen, group=name)) for name in GROUPS}
     groups = {name: cases for name, cases in groups.items() if cases}
-    if not groups:
+    cases = [case for group in groups.values() for case in group]
+    if not cases:
         return "No problem drawn at random is recorded yet."
-    lines = ["| | problems | ahead | level | slower | lost | not supported by us | median |"]
-    lines.append("|---" * 8 + "|")
-    for name, cases in groups.items():
-        counts = Counter(case.verdict for case in cases)
-        found = [str(counts[verdict]) for verdict in VERDICTS]
-        shares = [case.share(case.step) for case in cases if case.step]
-        median = f"{statistics.median(shares):.2f}" if shares else "-"
-        lines.append(f"| {name} | {len(cases)} | {' | '.join(found)} | {median} |")
-    everything = [case for cases in groups.values() for case in cases]
-    earlier = sum(not case.is_current() for case in everything)
-    lines += ["", f"{earlier} of them were timed with an earlier version or launch of our kernel."]
-    losses = loss_lines(everything)
-    return "\n".join([*lines, "", *(f"- {line[:1].upper()}{line[1:]}." for line in losses)])
-
-
-def recorded_by(load: Callable[[], list]) -> list:
-    """Return what `load` returns, or nothing if nothing is recorded yet."""
-    try:
-        return load()
-    except FileNotFoundError:
-        return []
-
-
-def cases_alone(recorded: Sequence[Comparison]) -> list[Comparison]:
-    """The cases of softmax alone, in the order of the table of shapes."""
-    known = {(case.shape, case.dtype): case for case in recorded if case.problem.plain}
-    asked = [(shape, dtype) for dtype in DTYPES for shape in compared_shapes(dtype)]
-    return [known[one] for one in asked if one in known]
+    losses = [f"- {line}" for line in loss_lines(cases)]
+    return "\n".join([*verdict_table(groups), "", verdicts(cases), "", *losses])
 
 
 def every_case_path() -> Path:
@@ -218,183 +137,132 @@ def every_case() -> str:
     lines = [
         "# The comparison, case by case",
         "",
-        f"The comparison was {comparison_origin()}.{added_later(recorded)} [Comparison]"
-        "(../../../docs/comparison.md) explains the words. Beside the related operations no "
-        "second copy was timed: a fraction above 1.00 there is one of the *bandwidth baseline*, a "
-        "plain kernel that moves as many bytes.",
-        *(f"{line}." for line in explained_marks(recorded)),
-        *less_precise_mark(recorded),
+        f"The comparison was {comparison_origin()}. [Comparison](../../../docs/comparison.md) "
+        "explains the words. Beside the related operations, *of a copy* means of the bandwidth "
+        f"baseline, a plain kernel that moves as many bytes. {OLDER}. ~: correct, but less precise "
+        "than ours.",
     ]
-    shown = cases_alone(recorded)
-    for dtype in DTYPES:
-        lines += ["", f"## Softmax in {dtype}", ""]
-        lines += case_table([case for case in shown if case.dtype == dtype])
-    for name in GROUPS:
-        cases = [case for case in around_cases(recorded) if group_of(case.problem) == name]
-        for dtype in DTYPES:
-            if of_dtype := [case for case in cases if case.dtype == dtype]:
-                lines += ["", f"## {name.capitalize()} in {dtype}", ""]
-                lines += case_table(of_dtype, around=True)
+    for name, cases in by_operation(recorded).items():
+        lines += ["", f"## {name[:1].upper()}{name[1:]}", "", *case_table(cases)]
     return "\n".join([*lines, ""])
 
 
-def score(shown: Sequence[Comparison]) -> str:
-    """One sentence: the number of wins, and each loss with its baseline and factor."""
-    verdicts = Counter(case.verdict for case in shown)
-    lost = [
-        f"{where(case)} {case.dtype} to {title(case.best_baseline)} by {1 - case.speedup:.1%}"
-        for case in shown
-        if case.verdict == "LOSS"
+# ---- sentences ---------------------------------------------------------------------------------
+
+
+def score(cases: Sequence[Comparison]) -> str:
+    """ "113 cases: 101 ahead, 12 level"."""
+    counts = Counter(case.verdict for case in cases)
+    named = dict(zip(VERDICTS, [*COUNTS, VERDICTS[-1]], strict=True))
+    words = [f"{counts[verdict]} {name}" for verdict, name in named.items() if counts[verdict]]
+    return f"{counted(len(cases), 'case')}: {', '.join(words)}"
+
+
+def verdicts(cases: Sequence[Comparison]) -> str:
+    """How many cases are ahead, level and lost, and how many are out of date."""
+    changed = sum(not case.is_current() for case in cases)
+    earlier = f" {changed} of them were timed with an earlier version or launch of our kernel."
+    return f"{score(cases)}.{earlier * bool(changed)}"
+
+
+def loss_lines(cases: Iterable[Comparison]) -> list[str]:
+    """A sentence on each loss, the worst first."""
+    lost = [case for case in cases if case.verdict == "LOSS"]
+    return [
+        f"Lost: {name_of(case.problem)}: {interval(case)} times as fast as "
+        f"{title(case.best_baseline)}, with {case.step}; {case.share(case.step):.2f} and "
+        f"{case.share(case.best_baseline):.2f} of a copy."
+        for case in sorted(lost, key=lambda case: case.speedup)
     ]
-    named = f" ({'; '.join(lost)})" if lost else ""
-    return f"Of {counted(len(shown), 'case')}: {in_words(verdicts, VERDICTS)}{named}."
 
 
-def in_words(verdicts: Mapping[str, int], names: Iterable[str]) -> str:
-    """Verdicts with their numbers: "3 ahead, 1 lost"."""
-    return ", ".join(f"{n} {WORDS.get(name, name)}" for name in names if (n := verdicts[name]))
+def unseen_lines(cases: Sequence[Unseen]) -> list[str]:
+    """Sentences on problems drawn at random: each loss, the number of each verdict, the baselines
+    that failed, and what the tuned plans gain."""
+    seeds = ", ".join(dict.fromkeys(case.seed for case in cases))
+    failed = Counter(title(name) for case in cases for name in case.unverified)
+    gains = [case.gain for case in cases if case.step and case.gain]
+    faster = sum(gain.above(1 + TOLERANCE) for gain in gains)
+    slower = sum(gain.below(1 - TOLERANCE) for gain in gains)
+    failures = ", ".join(f"{name} at {count}" for name, count in failed.items()) or "none"
+    return [
+        *loss_lines(cases),
+        f"Drawn with the seed {seeds}: {score(cases)}.",
+        f"Baselines that failed or were wrong: {failures}.",
+        f"A tuned plan replaces the rule's at {len(gains)}; it is more than {TOLERANCE:.0%} faster "
+        f"at {faster} and slower at {slower}.",
+    ]
 
 
-def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
-    head, *lines = (f"| {' | '.join(cells)} |" for cells in (titles, *rows))
-    return [head.replace("|  |", "| |"), "|---" * len(titles) + "|", *lines]
+def interval(case: Comparison) -> str:
+    """Our speedup over the best baseline, with its interval."""
+    speedup = case.speedup_over(case.best_baseline)
+    return f"{speedup.value:.3f} ({speedup.low:.3f} to {speedup.high:.3f})"
 
 
-PRECISION = (
-    "A result is *less precise* if it differs from the fp64 reference by more than our kernels may "
-    "(the usual error of fp32 arithmetic, and half an ulp of a 16-bit output) and 0.01% of the "
-    "value beyond that, but by at most one ulp of the output type more than our kernels may. This "
-    "occurs only with 16-bit outputs. Such a baseline is timed and marked. A result with a larger "
-    "error, or with a NaN that does not belong there, is wrong, and its baseline is not timed."
-)
+# ---- tables ------------------------------------------------------------------------------------
 
 
-def less_precise_mark(cases: Sequence[Comparison]) -> list[str]:
-    """A line that explains `LESS_PRECISE_MARK`, if any best baseline has it."""
-    marked = any(case.best_baseline and case.precision(case.best_baseline) for case in cases)
-    return [f"{LESS_PRECISE_MARK}: correct, but less precise than ours."] * marked
-
-
-def added_later(cases: Sequence[Comparison]) -> str:
-    """A sentence for the baselines of each later run; "" if there is none."""
-    found = Counter(
-        (
-            title(name),
-            later.utc[:10],
-            later.versions.get("driver", ""),
-            later.versions.get(name, ""),
-        )
-        for case in cases
-        for later in case.added
-        for name in later.samples_us
-        if name in BASELINES
-    )
-    return "".join(
-        f" {name} was added at {counted(count, 'shape')} on {day}, beside our kernel and a copy "
-        f"(driver {driver}{f', version {version}' if version else ''})."
-        for (name, day, driver, version), count in found.items()
-    )
-
-
-def where(case: Comparison | Pipeline) -> str:
-    """The shape, after its group if it is not softmax alone."""
-    sizes = case.problem.place(dtype=False)
-    return sizes if case.problem.plain else f"{group_of(case.problem)} at {sizes}"
-
-
-BY_DTYPE = [title for dtype in DTYPES for title in (dtype, "smallest speedup")]
-
-
-def family_table(recorded: Sequence[Comparison]) -> list[str]:
-    """The number of cases per family that are ahead, level, lost and unsupported."""
-    known = {(case.shape, case.dtype): case for case in recorded}
+def verdict_table(groups: Mapping[str, Sequence[Comparison]]) -> list[str]:
+    """The verdicts of each group that has cases, the median of our fractions of copy bandwidth (or
+    of the bandwidth baseline), and the smallest speedup."""
     rows = []
-    for family in (*COMPARED_TABLE, "all"):
-        cells = []
-        for dtype in DTYPES:
-            shapes = [s for s in compared_shapes(dtype) if family in (compared_family(*s), "all")]
-            cases = [known[shape, dtype] for shape in shapes if (shape, dtype) in known]
-            cells += verdict_cells(cases, len(shapes) - len(cases))
-        rows.append([family, *cells])
-    return markdown(["shapes", *BY_DTYPE], rows)
+    for name, cases in groups.items():
+        if not cases:
+            continue
+        counts = Counter(case.verdict for case in cases)
+        ours = [case for case in cases if case.step]
+        median = f"{statistics.median(case.share(case.step) for case in ours):.2f}" if ours else "-"
+        least = min((one for one in ours if one.best_baseline), key=speedup_of, default=None)
+        smallest = "-"
+        if least:
+            smallest = (
+                f"{least.speedup:.3f}, {title(least.best_baseline)} at {least.problem.place()}"
+            )
+        rows.append([name, *(str(counts[one]) for one in VERDICTS), median, smallest])
+    titles = ["", *COUNTS, "not supported by us", "median", "smallest speedup"]
+    return markdown_table(titles, rows)
 
 
-def verdict_cells(cases: Sequence[Comparison], absent: int = 0) -> list[str]:
-    """The verdicts on cases, the number of `absent` ones, and the smallest speedup."""
-    verdicts = Counter(case.verdict for case in cases) + Counter({"not compared": absent})
-    led = [case for case in cases if case.best_baseline and case.speedup]
-    words = in_words(verdicts, (*VERDICTS, "not compared"))
-    if not led:
-        return [words or "-", "-"]
-    least = min(led, key=lambda case: case.speedup)
-    speedup = f"{least.speedup:.{2 if least.speedup >= 1 else 3}f}"
-    place = least.problem.place(dtype=False)
-    return [words, f"{speedup}, {title(least.best_baseline)} at {place}"]
+def speedup_of(case: Comparison) -> float:
+    return case.speedup
 
 
-def baselines_table(shown: Sequence[Comparison]) -> list[str]:
-    """How often each baseline was timed, how often it was the best, and why it was not timed at the
-    other shapes."""
-    rows, best = [], Counter(case.best_baseline for case in shown)
+def baselines_table(cases: Sequence[Comparison]) -> list[str]:
+    """How often each baseline was timed, how often it was the best, and why it was not timed in the
+    other cases."""
+    rows, best = [], Counter(case.best_baseline for case in cases)
     for name, baseline in BASELINES.items():
-        timed = sum(name in case.timed for case in shown)
         reasons = Counter(
             re.sub(r":? at \(.*", "", case.unsupported[name])
-            for case in shown
+            for case in cases
             if name in case.unsupported
         )
-        errors = [
-            float(found[1])
-            for case in shown
-            if (found := re.search(r"by up to ([\d.]+) ulp$", case.unsupported.get(name, "")))
-        ]
-        words = [f"{count}: {reason}" for reason, count in reasons.items()]
-        words += [f"wrong by up to {max(errors):.1f} ulp"] if errors else []
-        less = [case.precision(name) for case in shown if case.precision(name)]
-        marked = f", {len(less)} less precise (up to {max(less):.1f} ulp)" if less else ""
-        if timed or words:
-            told = "; ".join(words) or "-"
-            rows.append([baseline.title, f"{timed}{marked}", f"{best[name]}", told])
-    verdicts = Counter(case.verdict for case in shown)
-    unsupported = verdicts["unsupported"]
-    words = f"{unsupported}: none of our kernels takes the shape" if unsupported else "-"
-    rows.append(
-        ["ours", f"{len(shown) - unsupported}", f"ahead of all in {verdicts['ahead']}", words]
-    )
-    return markdown(["", "timed", "best of the others", "not timed"], rows)
+        told = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
+        timed = sum(name in case.timed for case in cases)
+        less = sum(case.precision(name) > 0 for case in cases)
+        if timed or told:
+            rows.append([baseline.title, *map(str, (timed, less, best[name])), told or "-"])
+    return markdown_table(["", "timed", "less precise", "best of them", "not timed"], rows)
 
 
-def case_table(cases: Sequence[Comparison], around: bool = False) -> list[str]:
+def case_table(cases: Iterable[Comparison]) -> list[str]:
     """One line per case: fractions of the bandwidth baseline, the speedup with its interval, the
-    verdict. `around` means other operations than softmax alone."""
-    early = any(case.programmatic_share for case in cases)
-    of, best = ("of the bandwidth baseline", []) if around else ("of a copy", ["of the best copy"])
-    titles = ["rows x columns", "ours", of, *best, "best baseline", of, "speedup", "verdict"]
-    titles += ["programmatic launch"] * early
+    verdict."""
     rows = []
     for case in cases:
-        ours, beside = ["-"] * (2 + len(best)), ["-"] * 3
-        if case.verdict != "unsupported":
-            name = case.step.removeprefix("variants/")
-            ours[:2] = [f"`{name}`", share_cell(case, case.step) + case.marks]
-            if best and case.copies_us:
-                ours[2] = f"{case.share_of_best_copy(case.step):.2f}"
-        if baseline := case.best_baseline:
-            mark = LESS_PRECISE_MARK if case.precision(baseline) else ""
-            beside[:2] = [title(baseline) + mark, share_cell(case, baseline)]
-            if case.verdict != "unsupported":
-                speedup = case.speedup_over(baseline)
-                beside[2] = (
-                    f"{speedup.value:.3f} ({speedup.low:.3f}&nbsp;to&nbsp;{speedup.high:.3f})"
-                )
-        word = WORDS.get(case.verdict, case.verdict)
-        cells = [*ours, *beside, f"**{word}**" if case.verdict in ("LOSS", "unsupported") else word]
-        if early:
-            share = case.programmatic_share
-            cells.append(f"{share:.2f} of a copy launched so" if share else "-")
-        rows.append([case.problem.place(dtype=False), *cells])
-    return markdown(titles, rows)
+        ours, beside, speedup = ["-", "-"], ["-", "-"], "-"
+        if case.step:
+            ours = [f"`{case.step}`", share_cell(case, case.step) + case.marks]
+        if best := case.best_baseline:
+            less = "~" if case.precision(best) else ""
+            beside = [title(best) + less, share_cell(case, best)]
+        if case.step and case.best_baseline:
+            speedup = interval(case).replace(" to ", "&nbsp;to&nbsp;")
+        rows.append([case.problem.place(), *ours, *beside, speedup, case.verdict])
+    of = "of a copy"
+    titles = ["rows x columns", "ours", of, "best baseline", of, "speedup", "verdict"]
+    return markdown_table(titles, rows)
 
 
 def share_cell(case: Comparison, name: str) -> str:
@@ -403,134 +271,52 @@ def share_cell(case: Comparison, name: str) -> str:
     return f"{case.share(name):.2f}{time}"
 
 
-# ---- related operations --------------------------------------------------------------------------
-
-
-def around_block() -> str:
-    """The same for the other operations, alone and in pipelines."""
-    if not (shown := around_cases(recorded_by(load_comparisons))):
-        return "No comparison of related operations is recorded yet."
-    found = around_chains(recorded_by(load_pipelines))
-    lines = [verdicts(shown), "", *group_table(shown), ""]
-    lines += [
-        "*Ahead*, *level*, *level (slower)* and *lost* are as above. Where PyTorch has no "
-        "function for an operation, it runs several functions."
-        + "".join(f" {line}." for line in explained_marks(shown)),
-        "",
-        *pipelines(BACK_TO_BACK_AROUND, by_operation(found), *of_earlier_versions(found)),
-    ]
-    return "\n".join(lines[:-1])
-
-
-def group_table(shown: Sequence[Comparison]) -> list[str]:
-    """The number of cases per operation that are ahead, level, lost and unsupported, and the
-    baselines that offer it but do not support a shape or are wrong there."""
-    rows = []
-    for name, group in by_operation(shown).items():
-        cells = []
-        for dtype in DTYPES:
-            cells += verdict_cells([case for case in group if case.dtype == dtype])
-        reasons = Counter(
-            said if said.startswith(title(baseline)) else f"{title(baseline)}: {said}"
-            for case in group
-            for baseline, reason in case.unsupported.items()
-            for said in [re.sub(":? at .*", "", reason)]
-        )
-        cells.append("; ".join(f"{count}x {reason}" for reason, count in reasons.items()) or "-")
-        marks = "".join(dict.fromkeys("".join(case.marks for case in group)))
-        rows.append([f"{name}{marks}", *cells])
-    return markdown(["", *BY_DTYPE, "baselines not timed"], rows)
-
-
-def by_operation(cases: Sequence[Comparison | Pipeline]) -> dict[str, list]:
-    """The cases of each group of operations that has any."""
-    groups = {name: [case for case in cases if group_of(case.problem) == name] for name in GROUPS}
-    return {name: group for name, group in groups.items() if group}
-
-
-# ---- back to back with producer and consumer kernels --------------------------------------------
-
-
-BACK_TO_BACK = (
-    "Softmax back to back with producer and consumer kernels: one kernel writes x just before, and "
-    "another reads y just after. Either x is still in the L2 cache (*fresh*), or it has been "
-    "*evicted*. The saving is the time by which ours is faster, as a fraction of the time that the "
-    "best baseline adds to the other two kernels. The baselines here are {}."
-)
-BACK_TO_BACK_AROUND = (
-    "The same operations back to back with producer and consumer kernels, beside the two best of "
-    "these baselines:"
-)
-
-
-def pipelines(intro: str, groups: Mapping[str, Sequence[Pipeline]], *earlier: str) -> list[str]:
-    """How our kernels compare, a line for each group, and what is slower; nothing if no case was
-    timed beside a baseline."""
-    every = [case for group in groups.values() for case in group]
-    shown = [case for case in every if case.against_best_baseline]
-    if not shown:
-        return []
-    timed = {name for case in shown for name in case.pipeline_us}
-    names = ", ".join(baseline.title for name, baseline in BASELINES.items() if name in timed)
-    lines = [intro.format(names), "", *pipeline_table(groups), *slower_in_pipeline(shown), *earlier]
-    if alone := sum(not case.best_baseline for case in every):
-        again = f"{alone} of {len(every)} cases are to be timed beside other libraries again."
-        lines += ["", again]
-    return [*lines, ""]
-
-
-def of_earlier_versions(cases: Sequence[Pipeline]) -> list[str]:
-    """A sentence on cases that were timed before our kernel was edited; no table shows them."""
-    cases = [case for case in cases if case.best_baseline and not case.chosen]
-    if not cases:
-        return []
-    names = " and ".join(dict.fromkeys(group_of(case.problem) for case in cases))
-    behind = [
-        f"{where_in_pipeline(case)} by {-speedup.value:.1%}"
-        for case in cases
-        if (speedup := case.gain(case.best, case.best_baseline)).below(0)
-    ]
-    slower = f" They were slower than the best baseline at {'; '.join(behind)}." if behind else ""
-    return ["", f"Not timed since their kernels were edited: {names}.{slower}"]
-
-
-def where_in_pipeline(case: Pipeline) -> str:
-    dtype = "" if case.dtype == "float32" else f" {case.dtype}"
-    return f"{where(case)}{dtype}, {case.state},"
-
-
-def slower_in_pipeline(cases: Sequence[Pipeline]) -> list[str]:
-    """A sentence that names each case that is slower beyond run-to-run variation."""
-    named = []
-    for case in cases:
-        if case.against_best_baseline in (SLOWER, "LOSS"):
-            gain = case.gain(case.chosen, case.best_baseline)
-            named.append(
-                f"{where_in_pipeline(case)} than {title(case.best_baseline)} by {-gain.value:.1%} "
-                f"({-gain.high:.1%} to {-gain.low:.1%})"
-            )
-    return ["", f"Slower there: {'; '.join(named)}."] if named else []
-
-
 def pipeline_table(groups: Mapping[str, Sequence[Pipeline]]) -> list[str]:
-    """Verdicts and the smallest saving, one line per group."""
+    """The verdicts of each group in each state, the number of cases that must be timed again beside
+    other libraries, and the smallest saving."""
     rows = []
     for name, group in groups.items():
-        timed = [case for case in group if case.against_best_baseline]
-        cells = []
-        for state in ("fresh", "evicted"):
-            here = [case for case in timed if case.state == state]
-            words = in_words(Counter(case.against_best_baseline for case in here), TIES)
-            least = min(here, key=gain_in_pipeline, default=None)
-            cells += [words or "-", pipeline_cell(least) if least else "-"]
-        rows += [[name, *cells]] if timed else []
-    return markdown(["", "fresh", "smallest saving", "evicted", "smallest saving"], rows)
+        for state in STATES:
+            cases = [case for case in group if case.state == state]
+            timed = [case for case in cases if case.against_best_baseline]
+            counts = Counter(case.against_best_baseline for case in timed)
+            least, saving = min(timed, key=gain_in_pipeline, default=None), "-"
+            if least:
+                place, best = least.problem.place(), title(least.best_baseline)
+                saving = f"{gain_in_pipeline(least):+.1%}, {best} at {place}"
+            again = str(len(cases) - len(timed))
+            found = [str(counts[verdict]) for verdict in VERDICTS[:4]]
+            rows.append([f"{name}, {state}", *found, again, saving])
+    return markdown_table(["", *COUNTS, "to be timed again", "smallest saving"], rows)
 
 
 def gain_in_pipeline(case: Pipeline) -> float:
     return case.gain(case.chosen, case.best_baseline).value
 
 
-def pipeline_cell(case: Pipeline) -> str:
-    sizes = case.problem.place()
-    return f"{round(gain_in_pipeline(case), 3) + 0:+.1%}, {title(case.best_baseline)} at {sizes}"
+# ---- groups ------------------------------------------------------------------------------------
+
+
+def recorded_by(load: Callable[[], list]) -> list:
+    """Return what `load` returns, or nothing if nothing is recorded yet."""
+    try:
+        return load()
+    except FileNotFoundError:
+        return []
+
+
+def by_operation(cases: Iterable[Comparison | Pipeline]) -> dict[str, list]:
+    """The cases of softmax alone and of each group of operations that has any."""
+    groups: dict[str, list] = {name: [] for name in (ALONE, *GROUPS)}
+    for case in cases:
+        groups.setdefault(group_of(case.problem), []).append(case)
+    return {name: group for name, group in groups.items() if group}
+
+
+def by_size(cases: Iterable[Unseen]) -> dict[str, list[Unseen]]:
+    """The cases by the size of x; see `SIZE_CLASSES`."""
+    groups: dict[str, list[Unseen]] = {name: [] for name in SIZE_CLASSES}
+    for case in cases:
+        size = case.rows * case.problem.row_bytes
+        groups[next(name for name, most in SIZE_CLASSES.items() if size < most)].append(case)
+    return groups

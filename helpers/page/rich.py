@@ -141,6 +141,12 @@ def wrapped(text: str, indent: int = 0) -> list[str]:
     return textwrap.wrap(text, COLUMNS, subsequent_indent=" " * indent)
 
 
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    head, *lines = (f"| {' | '.join(cells)} |" for cells in (titles, *rows))
+    return [head.replace("|  |", "| |"), "|---" * len(titles) + "|", *lines]
+
+
 def lines_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table of plain text: titles, then rows, one space between columns.
 

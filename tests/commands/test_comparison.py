@@ -208,7 +208,7 @@ def test_problems_drawn_at_random_are_compared_with_the_rule_too(
     assert cases[0].gain.value == pytest.approx(10 / 30) and cases[0].verdict == "LOSS"
     assert cases[0].best_baseline == "triton"
     printed = capsys.readouterr().out
-    assert "lost: " in printed and "of 3 problems drawn at random (seed 06bc5b0)" in printed
+    assert "Lost: " in printed and "Drawn with the seed 06bc5b0: 3 cases: " in printed
     assert command.main(drawing) == 0 and len(machine) == 3, "it is resumed"
     with pytest.raises(SystemExit):
         command.main(["comparison", "--drawn", "3", "--seed", "tuesday"])

@@ -16,7 +16,7 @@ The modules, lowest first:
 """
 
 from .charts import bars, curves, dots, heat, plans
-from .comparison import baselines, not_ahead, speedups, unseen
+from .comparison import baselines, speedups, unseen
 from .life import life, messages, slots, waiting
 from .memory import banks, moves, sectors
 from .overview import lost_time, machine
@@ -37,7 +37,6 @@ __all__ = [
     "machine",
     "messages",
     "moves",
-    "not_ahead",
     "owners",
     "plans",
     "reduction",

@@ -190,9 +190,10 @@ def curves(
     taken = {known.marker for label in lines if (known := _look(label))}
     markers = itertools.cycle([marker for marker in style.MARKERS if marker not in taken])
     for number, (label, (xs, ys)) in enumerate(lines.items()):
-        color, known = _color(label, number, marked), _look(label)
+        known = _look(label)
+        color = known.color if known else _color(label, number, marked)
         marker = known.marker if known else next(markers)
-        stands_out = label in marked or not marked
+        stands_out = known or label in marked or not marked
         width = 3 if label in marked else 2
         shape = {"marker": marker or None, "linestyle": known.linestyle if known else "-"}
         axes.plot(xs, ys, color=color, linewidth=width, markersize=5.5, **shape)

@@ -321,7 +321,7 @@ def _line(axes: Axes, cases: Iterable[Case], name: str, **look) -> labels.End:
 
 
 def _torch(axes: Axes, pair: Pair) -> list[labels.End]:
-    look = {"linewidth": 1.6, "markersize": 4, **style.look("torch")._asdict()}
+    look = {"linewidth": 1.6, "markersize": 4, **style.look("PyTorch")._asdict()}
     return [_line(axes, pair.torch.values(), "PyTorch", **look)] if pair.torch else []
 
 
@@ -381,7 +381,7 @@ def _dots(pair: Pair, mine: float | None) -> Figure:
     if pair.before:
         grey = {"color": style.DARK, "marker": "o", "markersize": 6}
         lines.append((_name(pair.before), pair.earlier, grey))
-    lines.append(("PyTorch", pair.torch, {**style.look("torch")._asdict(), "markersize": 6}))
+    lines.append(("PyTorch", pair.torch, {**style.look("PyTorch")._asdict(), "markersize": 6}))
     for beside in recorded_beside(pair.after):
         lines.append((beside.label, pair.cases(beside), {**mark, "markersize": 4}))
     for name, cases, line in lines:

@@ -106,24 +106,24 @@ class Look(NamedTuple):
     linestyle: str = "-"
 
 
-OTHERS = {
+OTHERS = {  # by the titles of `measure.baselines`
     "copy": Look(BLACK, "", "--"),
     "00_copy": Look(BLACK, "", "--"),
     UNFUSED: Look("#777777", "H"),
     "ours": Look(BLUE, "o"),
-    **dict.fromkeys(("torch", TORCH), Look("#A06A00", "8", ":")),
-    "compile": Look("#C33C3C", "s"),
-    "triton": Look("#4B1EB4", "^"),
-    "liger": Look("#00A064", "v"),
-    "quack": Look("#D21EB4", "D"),
-    "flashinfer": Look("#00005A", "P"),
-    "cudnn": Look(DARK, "X"),
+    **dict.fromkeys(("PyTorch", TORCH), Look("#A06A00", "8", ":")),
+    "torch.compile": Look("#C33C3C", "s"),
+    "Triton tutorial": Look("#4B1EB4", "^"),
+    "Liger": Look("#00A064", "v"),
+    "QuACK": Look("#D21EB4", "D"),
+    "FlashInfer": Look("#00005A", "P"),
+    "cuDNN": Look(DARK, "X"),
 }
 
 
 def look(step: str) -> Look:
-    """How a step of the catalogue looks, a variant or a trial of it (as its step), "copy", "torch"
-    (eager PyTorch), another baseline of the comparison, or "ours" in it.
+    """How a step of the catalogue looks, a variant or a trial of it (as its step), "copy", a
+    baseline of the comparison, such as "PyTorch", or "ours" in it.
 
     The marker of a copy is "": it has none. Raises `ValueError` that says which names there are.
     """

@@ -43,12 +43,13 @@ TO_XYZ = np.array(
     ]
 )
 STEPS = [f"{number:02}_x" for number in range(1, 21)]  # there are fewer: those to come have one too
+TITLES = [baseline.title for baseline in baselines.BASELINES.values()]
 FIGURES = {
-    "series": [*STEPS[:8], registry.UNFUSED, "torch", "copy"],
-    "short rows": [*STEPS[6:10], "torch", "copy"],
-    "rows that start anywhere": [STEPS[3], *STEPS[6:8], STEPS[10], "torch", "copy"],
-    "race": [*baselines.BASELINES, "ours", "copy"],
-    **{f"step {step}": [step, "torch", "copy"] for step in STEPS},
+    "series": [*STEPS[:8], registry.UNFUSED, "PyTorch", "copy"],
+    "short rows": [*STEPS[6:10], "PyTorch", "copy"],
+    "rows that start anywhere": [STEPS[3], *STEPS[6:8], STEPS[10], "PyTorch", "copy"],
+    "race": [*TITLES, "ours", "copy"],
+    **{f"step {step}": [step, "PyTorch", "copy"] for step in STEPS},
     **{f"{one} and {other}": [one, other] for one, other in itertools.pairwise(STEPS)},
     "05 and 09": [STEPS[4], STEPS[8]],
 }
@@ -91,7 +92,7 @@ def test_lines_that_share_a_figure_are_apart() -> None:
 
 
 def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
-    looks = [style.look(name) for name in (*STEPS, registry.UNFUSED, "torch")]
+    looks = [style.look(name) for name in (*STEPS, registry.UNFUSED, "PyTorch")]
     assert len({look.marker for look in looks}) == len(looks)
     assert complaints({name: style.look(name) for name in STEPS[: len(style.COLORS)]}, FAR) == []
     for one, other in itertools.pairwise(STEPS):
@@ -100,7 +101,7 @@ def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
 
 
 def test_whatever_is_recorded_has_a_look_and_a_trial_that_of_its_step() -> None:
-    for name in (*registry.known_steps(), *baselines.BASELINES):
+    for name in (*registry.known_steps(), *TITLES):
         color, marker, _ = style.look(name)
         assert color.startswith("#") and marker is not None
     assert style.look("06_registers-PACKS2") == style.look("06_registers")
