@@ -1,6 +1,6 @@
 """Timings for a notebook, measured on a GPU or replayed from the records without one, and the
 prediction of a step: the question with choices, the reader's answer, our answer with its
-calculation, and afterwards both beside the measurement.
+calculation, and afterwards how far both are from the measurement.
 
 Questions and our predictions, written before the measurement, are in
 notebooks/records/predictions.json. The reader's are stored in mine/predictions.json, step ->
@@ -11,7 +11,7 @@ committed outputs, that file is neither read nor written, so that no output depe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
@@ -177,13 +177,12 @@ def recorded_beside(record: Record) -> list[Record]:
 
 LARGEST = 1.5  # accepted range of predictions
 ASK = "Enter yours, for example my_prediction = 0.3, and run the cell again."
-LENGTH = 60  # columns of the line from 0 to 1
 
 
 @checked
 def predict(step: str, my_prediction: object = None) -> None:
-    """Show the question of a step, three choices, the reader's answer on a line with the choices,
-    and ours with its calculation.
+    """Show the question of a step, three choices, the reader's answer, and ours with its
+    calculation.
 
     `my_prediction` is a fraction of a copy's speed, above 0 and at most 1.5, and is stored for
     later notebooks; None means the stored one. For anything else it shows what to enter instead.
@@ -191,19 +190,15 @@ def predict(step: str, my_prediction: object = None) -> None:
     """
     if step not in asked():
         raise ValueError(f"there are questions for {', '.join(asked())}, not for {step!r}")
-    answer, mine = _answer(step, my_prediction), mine_of(step, my_prediction)
-    choices = sorted(share for share, _ in predictions()[step]["choices"])
-    drawn = [] if mine is None else line([*choices], {"yours": mine})
-    Rich(_plain(step, answer, drawn), markdown=_markdown(step, answer, drawn)).display()
+    answer = _answer(step, my_prediction)
+    Rich(_plain(step, answer), markdown=_markdown(step, answer)).display()
 
 
 def outcome(measured: float, mine: float, ours: float | None) -> None:
-    """Print the reader's prediction and ours beside the measurement, all fractions of a copy's
-    speed; `ours` is None where there is none."""
-    says = f"Your prediction was {_off(mine, measured)}"
-    says += f"; ours was {_off(ours, measured)}." if ours else "."
-    marks = {"measured": measured, "yours": mine, **({"ours": ours} if ours else {})}
-    print("", *line([measured], marks), "", *wrapped(says), sep="\n")
+    """Print how far the reader's prediction and ours are from the measurement, all fractions of a
+    copy's speed; `ours` is None where there is none."""
+    says = f"; ours was {_off(ours, measured)}" if ours else ""
+    print(f"Your prediction was {_off(mine, measured)}{says}.")
 
 
 def _off(predicted: float, measured: float) -> str:
@@ -276,44 +271,17 @@ def _answer(step: str, my_prediction: object) -> str:
 def hint(value: object) -> str:
     """One sentence on what to enter instead of a value that is no fraction of a copy's speed."""
     if isinstance(value, str):
-        if re.fullmatch(r"\d*\.?\d+", value):
-            return f"In quotation marks, {value} is text: enter my_prediction = {value} instead."
         return "Enter a number without quotation marks, such as my_prediction = 0.3."
-    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
-        return f"{short(value)} is not a plain number: enter one, such as my_prediction = 0.3."
-    if value <= 0:
-        return f"{value} is too low: enter a fraction of copy bandwidth above 0."
-    if 2 <= value <= 100:
+    if isinstance(value, Real) and 2 <= value <= 100:
         return f"If {value} means percent, enter the fraction: my_prediction = {value / 100:g}."
-    return f"{value} is too high: enter a fraction of copy bandwidth, where 1 is a copy's speed."
+    says = "is no fraction of copy bandwidth: enter a number above 0, where 1 is a copy's speed"
+    return f"{short(value)} {says}."
 
 
 # ---- the page ---------------------------------------------------------------------------------
 
 
-def line(marks: Sequence[float], named: Mapping[str, float]) -> list[str]:
-    """A line from 0 to 1, or as far as a value is beyond, as text within 80 columns: `marks` are
-    printed above it, `named` below, each in a line of its own."""
-    top = max(1.0, *marks, *named.values())
-    place = {share: round(share / top * LENGTH) for share in [*marks, *named.values(), 0.0, 1.0]}
-    drawn, above = ["-"] * (LENGTH + 1), ""
-    for share in (0.0, 1.0):
-        drawn[place[share]] = "|"
-    for share in marks:
-        drawn[place[share]] = "o"
-    labels = {share: f"{share:.2f}" for share in marks} | {0.0: "0", 1.0: "1"}
-    for share, label in sorted(labels.items()):
-        above = f"{above:{max(place[share] - len(label) // 2, 0)}}"
-        above += " " * above[-1:].isdigit() + label
-    below = []
-    for name, share in named.items():
-        label, at = f"{name} {share:.2f}", place[share]
-        fits = at + len(label) < LENGTH
-        below.append(" " * at + f"^ {label}" if fits else f"{label:>{at - 1}} ^")
-    return [above, "".join(drawn), *below]
-
-
-def _markdown(step: str, answer: str, drawn: Sequence[str]) -> str:
+def _markdown(step: str, answer: str) -> str:
     """The page as Markdown, with our answer folded. The folded part is HTML without an empty line,
     which every Markdown renderer leaves unchanged."""
     entry = predictions()[step]
@@ -323,17 +291,16 @@ def _markdown(step: str, answer: str, drawn: Sequence[str]) -> str:
     ours = f"<p>{said}. {_REASON} {escape(entry['because'])}.</p><p>{_SUM}</p><pre>{sum_of}</pre>"
     answer = re.sub(r"my_prediction = [\d.]*\d", r"`\g<0>`", answer)
     blocks = [f"**Your prediction.** {entry['question']}", "\n".join(choices), answer]
-    blocks += ["\n".join(["```text", *drawn, "```"])] if drawn else []
     return "\n\n".join([*blocks, details(_OURS, ours)])
 
 
-def _plain(step: str, answer: str, drawn: Sequence[str]) -> str:
+def _plain(step: str, answer: str) -> str:
     """The same page as text of at most 80 columns."""
     entry = predictions()[step]
     lines = wrapped(f"Your prediction. {entry['question']}")
     for share, why in entry["choices"]:
         lines += wrapped(f"  {share:.2f}: {why}", indent=8)
-    lines += [*wrapped(answer), *drawn]
+    lines += wrapped(answer)
     ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement."
     lines += ["", *wrapped(f"{_OURS}: {ours} {_REASON} {entry['because']}.")]
     lines += [_SUM, *(f"  {line}" for line in entry["sum"])]

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -25,17 +23,14 @@ from .rich import (
     Page,
     Piece,
     Rich,
-    code_html,
-    details,
     escape,
+    markdown_table,
     marked,
     note,
     source,
     tokens_of,
     wrapped_code,
 )
-
-MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
 
 
 @checked
@@ -76,7 +71,7 @@ def kernel(
         pieces += [Fold(title, lines)] * bool(lines) if title else lines
     page = Page()
     title = f"{text.title}, {counted(shown, 'line')}"
-    names, since = [*map(_name, earlier)], "new since"
+    names, since = [*map(_name, known)], "new since"
     if len(names) > 1:
         names, since = [", ".join(names[:-1]), names[-1]], "not in"
     legend = f" marks lines that are {since} {' or '.join(names)}"
@@ -91,29 +86,15 @@ def kernel(
 
 
 def diff(old: str, new: str) -> None:
-    """Show the folded difference between two kernels: files or texts, as in `kernel`."""
-    before, after = _read(old), _read(new)
+    """Show the difference between two kernels: files or texts, as in `kernel`."""
+    both = [_read(old), _read(new)]
     kept = [  # a variant includes a file by another path than a step does
         [line.rstrip().replace('"../', '"') for line in text.lines[_after_header(text) :]]
-        for text in (before, after)
+        for text in both
     ]
-    raw = difflib.unified_diff(*kept, lineterm="", n=1)
-    changes = [line for line in raw if not line.startswith(("---", "+++"))]
-    come, go = (sum(line[0] == sign and line[1:] != "" for line in changes) for sign in "+-")
-    names = _name(old), _name(new)
-    if not changes:
-        Rich(f"no line of code differs between {names[0]} and {names[1]}").display()
-        return
-    summary = f"what changed from {names[0]} to {names[1]}: {counted(come, 'line')} new, {go} gone"
-    plain, page = [f"--- {names[0]}", f"+++ {names[1]}"], ""
-    for begins, piece in groupby(changes, key=lambda line: line.startswith("@@")):
-        if begins:
-            plain.append("@@")
-        else:
-            lines = [Line(None, line[1:], line[:1]) for line in piece]
-            plain += [part for line in lines for part in wrapped_code(line.mark + line.text, 1)]
-            page += code_html(lines)
-    Rich("\n".join(plain), details(summary, page)).display()
+    lines = [*difflib.unified_diff(*kept, *map(_name, both), n=1, lineterm="")]
+    plain = [part for line in lines for part in wrapped_code(line, 1)]
+    Rich("\n".join(plain), markdown="\n".join(["```diff", *lines, "```"])).display()
 
 
 def findings(trace: Trace, most: int = 2) -> None:
@@ -141,59 +122,33 @@ def findings(trace: Trace, most: int = 2) -> None:
     page.display()
 
 
-def table(
-    head: Sequence[str],
-    rows: Sequence[Sequence],
-    mark: str | None = None,
-    caption: str = "",
-    formats: Sequence[str] = (),
-) -> None:
-    """Show a table; `head` names the columns, with units.
+def table(head: Sequence[str], rows: Sequence[Sequence], formats: Sequence[str] = ()) -> None:
+    """Show a table; `head` names the columns, with units. All but the first are right-aligned.
 
-    `mark` highlights a row by the content of its first cell. `formats` are format
-    specifications, one per column ("" for text), for cells that are not text. Columns of numbers
-    are right-aligned.
-
-    Raises `ValueError` for more than 8 rows or 6 columns, for text wider than 80 columns, a row
-    whose length differs from `head`, and a mark that matches no row.
+    `formats` are format specifications, one per column ("" for text), for cells that are not text.
+    Raises `ValueError` for a table wider than 80 columns, and for a row whose length differs from
+    `head`.
     """
-    head, formats = list(head), [*formats, *[""] * (len(head) - len(formats))]
-    if len(rows) > MOST_ROWS or len(head) > MOST_COLUMNS:
-        raise ValueError(
-            f"{len(rows)} rows and {len(head)} columns are too much to read: a table has at most "
-            f"{MOST_ROWS} and {MOST_COLUMNS}; draw a chart, or leave out what does not matter"
-        )
-    for row in rows:
-        if len(row) != len(head):
-            raise ValueError(f"the row {list(row)} has {len(row)} cells for {len(head)} columns")
-    cells = [list(map(_formatted, row, formats)) for row in rows]
-    keys = [row[0] for row in cells]
-    if mark not in (None, *keys):
-        raise ValueError(f"no row begins with {mark!r}; there are: {', '.join(keys)}")
-    chosen = None if mark is None else keys.index(mark)
-    right = [all(_is_number(row[column]) for row in cells) for column in range(len(head))]
-    wide = [max(len(row[column]) for row in (head, *cells)) for column in range(len(head))]
+    formats = formats or [""] * len(head)
+    cells = [
+        [cell if isinstance(cell, str) else format(cell, form) for cell, form in pairs]
+        for pairs in (zip(row, formats, strict=True) for row in rows)
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     plain = [
-        ("> " if at == chosen else "  ") * (chosen is not None)
-        + "  ".join(
-            f"{cell:>{width}}" if at_right else f"{cell:<{width}}"
-            for cell, width, at_right in zip(row, wide, right, strict=True)
-        ).rstrip()
-        for at, row in enumerate([head, *cells], -1)
+        "  ".join(f"{cell:{'>' if at else '<'}{widths[at]}}" for at, cell in enumerate(row))
+        for row in (head, *cells)
     ]
     if (widest := max(map(len, plain))) > COLUMNS:
-        raise ValueError(
-            f"the table is {widest} columns wide, more than {COLUMNS}: shorten its cells"
-        )
-    rules = ["---:" if at_right else ":---" for at_right in right]
-    page = [_row(map(_markdown, head)), _row(rules)]
-    for at, row in enumerate(cells):
-        written = [_markdown(cell) for cell in row]
-        page.append(_row(f"**{cell}**" if cell and at == chosen else cell for cell in written))
-    if caption:
-        plain = [*textwrap.wrap(caption, COLUMNS), *plain]
-        page = [_markdown(caption), "", *page]
-    Rich("\n".join(plain), markdown="\n".join(page)).display()
+        raise ValueError(f"the table is {widest} columns wide, more than {COLUMNS}")
+    page = markdown_table([*map(_markdown, head)], [[*map(_markdown, row)] for row in cells])
+    page[1] = "|:---" + "|---:" * (len(head) - 1) + "|"
+    Rich("\n".join(line.rstrip() for line in plain), markdown="\n".join(page)).display()
+
+
+def _markdown(text: str) -> str:
+    """Text whose characters mean nothing to Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>|~$#&])", r"\\\1", text)
 
 
 # ---- the text of a kernel -----------------------------------------------------------------------
@@ -227,9 +182,8 @@ def _read(name_or_code: str) -> _Text:
     return _Text(file, title, min(own), lines, code, bare, dict(includes))
 
 
-def _name(name_or_code: str) -> str:
-    """The name of one of two kernels in a sentence."""
-    text = _read(name_or_code)
+def _name(text: _Text) -> str:
+    """The name of a kernel in a sentence."""
     return text.title.removeprefix("kernels/") if text.file != "kernel.cu" else "the other text"
 
 
@@ -270,20 +224,11 @@ def _without_blank_ends(text: _Text, places: Sequence[int]) -> list[int]:
 
 
 def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
-    """The lines with code that occurs in none of the earlier texts."""
-    filled = [at for at, line in enumerate(text.code) if line.strip()]
-    own = [text.code[at].strip() for at in filled]
-    new = {*filled}
-    for one in earlier:
-        other = [line.strip() for line in one.code if line.strip()]
-        if len(earlier) > 1:
-            known = {*other, *_lines_of_includes(one)}
-            new -= {at for at, line in zip(filled, own, strict=True) if line in known}
-        else:
-            matcher = difflib.SequenceMatcher(None, other, own, autojunk=False)
-            for match in matcher.get_matching_blocks():
-                new -= {*filled[match.b : match.b + match.size]}
-    return new
+    """The lines with code that occurs in none of the earlier texts and of the files that these
+    include."""
+    known = {line.strip() for one in earlier for line in one.code}
+    known |= {line for one in earlier for line in _lines_of_includes(one)}
+    return {at for at, line in enumerate(text.code) if line.strip() and line.strip() not in known}
 
 
 # ---- its parts --------------------------------------------------------------------------------
@@ -291,64 +236,38 @@ def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
 
 STRINGS = re.compile(r""""(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])'""")
 HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
-# A name, its parameters in parentheses, and then the function's brace.
-FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
-STRUCT = re.compile(
-    r"^(?:template <[^\n]*> )?struct (?:alignas\(.*\) )?(\w+)\b[^;\n]*\{", re.MULTILINE
+# A function or a struct, which begins at the margin: its name, and its brace.
+DEFINED = re.compile(
+    r"^(?:template <[^\n]*> )?struct (?:alignas\(.*\) )?(\w+)\b[^;\n]*\{"
+    r"|^[^\s#;{}][^;{}]*?\b(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*\{",
+    re.MULTILINE,
 )
-
-
-@dataclass
-class _Paragraph:
-    """Lines between two blank lines outside all braces."""
-
-    places: list[int]
-    names: list[str]  # of functions and structs that it defines
-    kernel: bool  # whether one of the functions is __global__
-    section: str  # the comment `// ---- section ----` above it
-    heading: bool  # whether it is that comment
-
-
-def _parts(text: _Text) -> list[_Paragraph]:
-    found: list[_Paragraph] = []
-    section = ""
-    for places in _paragraphs(text):
-        code = "\n".join(text.code[at] for at in places)
-        functions = _functions("\n".join(text.bare[at] for at in places))
-        if heading := HEADING.match(text.lines[places[0]]):
-            section = heading[1]
-        names = [*dict.fromkeys((*functions, *STRUCT.findall(code)))]
-        is_kernel = bool(re.search(r"\b__global__\b", code))
-        is_heading = bool(heading) and not code.strip()
-        found.append(_Paragraph(places, names, is_kernel, section, is_heading))
-    return found
 
 
 def _other_parts(text: _Text, also: set[str]) -> dict[int, str]:
     """Place -> title of its fold, for the lines beside the kernel and the functions `also`."""
-    parts = _parts(text)
-    there = [name for part in parts for name in part.names]
+    parts = [(places, [*_defined(text, places)]) for places in _paragraphs(text)]
+    there = [name for _, names in parts for name in names]
     if unknown := also - {*there}:
         raise ValueError(_no(text, "function", unknown, there))
-    if not also and not (text.includes and any(part.kernel for part in parts)):
+    kernels = [places for places, _ in parts if any("__global__" in text.bare[at] for at in places)]
+    if not also and not (text.includes and kernels):
         return {}
     found: dict[int, str] = {}
-    sections: dict[str, list[_Paragraph]] = {}
-    for part in parts:
-        sections.setdefault(part.section, []).append(part)
-    for section, inside in sections.items():
-        kept = [part for part in inside if part.kernel or also & {*part.names}]
-        kept += [part for part in inside if part.heading and kept]
-        for is_kept, run in groupby(inside, key=kept.__contains__):
-            other = [] if is_kept else [*run]
-            names = ", ".join(dict.fromkeys(name for part in other for name in part.names))
-            title = ": ".join(filter(None, (section, names))) or "macros and constants"
-            for part in other:  # with the blank lines before it
-                first = part.places[0]
-                while first and not text.lines[first - 1].strip():
-                    first -= 1
-                found |= dict.fromkeys(range(first, part.places[-1] + 1), title)
+    for shown, run in groupby(parts, key=lambda part: part[0] in kernels or also & {*part[1]}):
+        other = [] if shown else [*run]
+        names = [*dict.fromkeys(name for _, defined in other for name in defined)]
+        names = names or ["macros and constants"]
+        title = ", ".join([*names[:4], *(["..."] if len(names) > 4 else [])])
+        for places, _ in other:
+            found |= dict.fromkeys(range(other[0][0][0], places[-1] + 1), title)
     return found
+
+
+def _defined(text: _Text, places: Sequence[int]) -> Iterator[str]:
+    """The functions and structs that some lines define."""
+    for struct, function in DEFINED.findall("\n".join(text.bare[at] for at in places)):
+        yield struct or function
 
 
 def _no(text: _Text, what: str, unknown: Collection[str], there: Collection[str]) -> str:
@@ -357,27 +276,18 @@ def _no(text: _Text, what: str, unknown: Collection[str], there: Collection[str]
 
 
 def _paragraphs(text: _Text) -> Iterator[list[int]]:
-    """Indices of lines that belong together: up to a blank line outside all braces."""
+    """Indices of lines that belong together: up to a blank line outside all braces that follows
+    code; a heading belongs to what it heads."""
     depth, places = 0, []
     for at, (line, bare) in enumerate(zip(text.lines, text.bare, strict=True)):
         if line.strip() or depth:
             places.append(at)
-        elif places:
+        elif any(text.code[before].strip() for before in places):
             yield places
             places = []
         depth += bare.count("{") - bare.count("}")
     if places:
         yield places
-
-
-def _functions(bare: str) -> Iterator[str]:
-    """The functions that code without comments, texts and directives defines."""
-    depth, before = 0, ""
-    for piece in re.split(r"([{};])", bare):
-        if piece == "{" and not depth and (named := FUNCTION.search(before)):
-            yield named[1]
-        depth += (piece == "{") - (piece == "}")
-        before = piece
 
 
 def _sections(text: _Text) -> dict[str, list[int]]:
@@ -435,29 +345,6 @@ def _end_of_statement(code: str, at: int) -> int:
         if not depth and code[place] in ";}":
             return place + 1
     return len(code)
-
-
-# ---- tables -----------------------------------------------------------------------------------
-
-
-def _formatted(cell, form: str) -> str:
-    return cell if isinstance(cell, str) else format(cell, form)
-
-
-def _is_number(cell: str) -> bool:
-    """Or none, or one with its unit."""
-    return not cell.strip("- ") or bool(
-        re.fullmatch(r"[-+~<>]? ?[.\d][.,\d]*( ?[%a-zA-Z/]+)?", cell)
-    )
-
-
-def _row(cells) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _markdown(text: str) -> str:
-    """Text whose characters mean nothing to Markdown."""
-    return re.sub(r"([\\`*_{}\[\]<>|~$#&])", r"\\\1", text)
 
 
 # ---- text -------------------------------------------------------------------------------------

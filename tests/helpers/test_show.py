@@ -194,21 +194,22 @@ def test_a_broken_kernel_is_shown_without_a_traceback(capsys, monkeypatch) -> No
 
 # ---- tables -----------------------------------------------------------------------------------
 
+
 HEAD = ["step", "sectors a load", "GB/s"]
-ROWS = [["02_online", 32, 310.2], ["03_shared", 4, 2281.9]]
 
 
-@pytest.mark.parametrize(
-    ("head", "rows", "options", "message"),
-    [
-        (HEAD, ROWS * 5, {}, "10 rows and 3 columns are too much to read"),
-        (HEAD * 3, [], {}, "0 rows and 9 columns are too much to read"),
-        (HEAD, [["x" * 70, "1", "2"]], {}, r"the table is 92 columns wide, more than 80: shorten"),
-        (HEAD, [["a", "1"]], {}, r"the row \['a', '1'\] has 2 cells for 3 columns"),
-        (HEAD, ROWS, {"mark": "04"}, "no row begins with '04'; there are: 02_online, 03_shared"),
-    ],
-)
-def test_a_table_that_nobody_reads_is_refused(head, rows, options, message, shown) -> None:
-    with pytest.raises(ValueError, match=message):
-        show.table(head, rows, **options)
-    assert shown == []
+def test_a_table_is_aligned(shown) -> None:
+    show.table(HEAD, [["02_online", 32, 310.22], ["`3|`", 4, 2281.94]], ["", "", ".1f"])
+    assert shown[0]["text/plain"].splitlines() == [
+        "step       sectors a load    GB/s",
+        "02_online              32   310.2",
+        "`3|`                    4  2281.9",
+    ]
+    assert shown[0]["text/markdown"].splitlines()[1::2] == [
+        "|:---|---:|---:|",
+        r"| \`3\|\` | 4 | 2281.9 |",
+    ]
+    with pytest.raises(ValueError, match="the table is 92 columns wide, more than 80"):
+        show.table(HEAD, [["x" * 70, "1", "2"]])
+    with pytest.raises(ValueError):
+        show.table(HEAD, [["a", "1"]])

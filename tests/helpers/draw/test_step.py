@@ -76,7 +76,7 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown, capsys) ->
         "runs differ by at most 16.0%."
     )
     out = capsys.readouterr().out
-    assert out.endswith("\nYour prediction was 0.50 too low; ours was 0.25 too low.\n")
+    assert out.endswith("Your prediction was 0.50 too low; ours was 0.25 too low.\n")
     assert words(figure) == ["02_x", "03_x"]
     assert marks(figure) == [(0, 0.3), (1, 0.55), (2, pytest.approx(0.8))]
     plot, strip = figure.axes
