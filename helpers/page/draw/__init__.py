@@ -7,7 +7,7 @@ The modules, lowest first:
     memory     sectors, banks, and memory traffic per source line
     owners     which thread, warp or block loads which element
     reduction  how values are merged, level by level
-    life       warps that wait: of a block, in time, and in the slots of an SM; messages
+    life       warps that wait: of a block, and in time; messages
     labels     label placement without overlap
     charts     bars, dots, curves and heat maps; maps of tuned plans
     step       the speed of a step: the plot of a notebook and that of the series; predictions
@@ -17,7 +17,7 @@ The modules, lowest first:
 
 from .charts import bars, curves, dots, heat, plans
 from .comparison import baselines, speedups, unseen
-from .life import life, messages, slots, waiting
+from .life import life, messages, waiting
 from .memory import banks, moves, sectors
 from .overview import lost_time, machine
 from .owners import owners
@@ -42,7 +42,6 @@ __all__ = [
     "reduction",
     "sectors",
     "series",
-    "slots",
     "speedups",
     "step",
     "unseen",

@@ -1,7 +1,7 @@
-"""Warps that wait: the timeline of a block in steps, that of a warp in time, the slots of an SM.
+"""Warps that wait: the timeline of a block in steps, and that of a warp in time.
 
 A step is an instruction of a warp, without branches, as recorded in a trace. It is not a time: a
-load from DRAM is one step, and so is an addition. Times and slots are those of profiler data.
+load from DRAM is one step, and so is an addition. Times are those of profiler data.
 
 Also the messages between blocks: through shared memory within a cluster, otherwise through global
 memory. A message is one store of a lane to memory that another block reads, or a load from there.
@@ -10,14 +10,13 @@ memory. A message is one store of a lane to memory that another block reads, or 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...base.arguments import checked
 from ...simt import Event, Trace, WatchedAccess
 from ...simt.geometry import Place
-from ...simt.hardware import SM_THREADS, WARP
 from ...simt.words import counted
+from . import style
 from .accesses import (
     block_number,
     check_followed,
@@ -27,37 +26,18 @@ from .accesses import (
     pieces_of,
     shared_arrays,
 )
-from .style import (
-    BLACK,
-    BLUE,
-    DARK,
-    GREEN,
-    GREY,
-    ORANGE,
-    PAGE,
-    PINK,
-    RED,
-    Box,
-    Key,
-    canvas,
-    finish,
-    ink,
-    legend,
-    rectangle,
-    rounded,
-    words,
-)
 
 MARKS = {  # kinds of marks in the order of the legend
-    "global load": BLUE,
-    "global store": RED,
-    "shared memory": ORANGE,
-    "other block's": PINK,
-    "shuffle": GREEN,
+    "global load": style.BLUE,
+    "global store": style.RED,
+    "shared memory": style.ORANGE,
+    "other block's": style.PINK,
+    "shuffle": style.GREEN,
 }
-WAITS = Key("waits", "white", GREY, width=18, hatch="/////")
-BAND = "#EEEEEE"  # a warp executes something without a mark
-LEFT, RIGHT, TOP = 72, PAGE - 16, 70  # pixels
+BAND = {"facecolor": "#EEEEEE"}  # a warp executes something without a mark
+WAITS = {"facecolor": "white", "edgecolor": style.GREY, "hatch": "/////"}
+WORK = {"facecolor": "#8CD3BF"}  # a tint of green
+ABOVE = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False, "ncols": 5}
 
 
 @dataclass
@@ -83,7 +63,33 @@ def life(trace: Trace, block: int | Place = 0) -> None:
     The trace is one of `simulate(..., watch=True)`, `block` a number or (x, y, z). A step is an
     instruction, not a time. Raises `ValueError` for a block that the trace does not follow.
     """
-    _draw(lived(trace, block), block)
+    found = lived(trace, block)
+    title = f"The life of block {block}, in steps: instructions, not time"
+    figure, axes = style.chart(title, 1.4 + 0.26 * len(found.warps))
+    keys, steps = {}, max(1, *(warp.end for warp in found.warps.values()))
+    for row, warp in enumerate(found.warps.values()):
+        axes.broken_barh([(0, warp.end)], (row - 0.4, 0.8), **BAND)
+        if spans := [(start, stop - start) for start, stop in warp.waits]:
+            keys["waits"] = axes.broken_barh(spans, (row - 0.4, 0.8), **WAITS)
+        for what, color in MARKS.items():
+            if places := [when for when, mark in warp.marks if mark == what]:
+                wide = max(0.9, min(2.2, 430 / steps))
+                keys[what] = axes.vlines(places, row - 0.4, row + 0.4, color, linewidth=wide)
+    for when in found.barriers:
+        keys["barrier"] = axes.axvline(when, color=style.BLACK, linewidth=1.3)
+    order = [*MARKS, "waits", "barrier"]
+    names = sorted(keys, key=order.index)
+    axes.legend([keys[name] for name in names], names, handlelength=1, columnspacing=1.2, **ABOVE)
+    axes.set_yticks(range(len(found.warps)), [f"warp {number}" for number in found.warps])
+    axes.set(ylim=(len(found.warps) - 0.5, -0.5), xlim=(0, steps))
+    axes.set_xlabel("steps of the block: instructions, and waiting")
+    axes.grid(visible=False)
+    # Steps depend on the compiler; the order of marks and the number of waits do not.
+    drawn = [
+        [number, [what for _, what in warp.marks], len(warp.waits)]
+        for number, warp in found.warps.items()
+    ]
+    style.finish(figure, title, _sentence(found), [title, len(found.barriers), drawn])
 
 
 def lived(trace: Trace, block: int | Place) -> Life:
@@ -137,67 +143,6 @@ def _mark(event: Event, accesses: list[WatchedAccess]) -> str:
     return "shared memory" if "shared" in reached else ""
 
 
-# ---- drawing ------------------------------------------------------------------------------------
-
-
-def _draw(found: Life, block: int | Place) -> None:
-    from matplotlib.collections import LineCollection
-
-    pitch = max(13, min(34, 380 // len(found.warps)))
-    bottom = TOP + pitch * len(found.warps)
-    title = f"the life of block {block}, in steps: instructions, not time"
-    axes = canvas(bottom + 46, title)
-    end = max(1, *(warp.end for warp in found.warps.values()))
-
-    def at(step: int) -> float:
-        return LEFT + (RIGHT - LEFT) * step / end
-
-    kinds = {what for warp in found.warps.values() for _, what in warp.marks}
-    waited = any(warp.waits for warp in found.warps.values())
-    keys = [
-        Key(what, color, width=2.6, height=13) for what, color in MARKS.items() if what in kinds
-    ]
-    keys += [WAITS] * waited + [Key("barrier", BLACK, width=1.3, height=16)] * bool(found.barriers)
-    legend(axes, 10, 46, keys)
-    every = -(-14 // pitch)
-    for place, (number, warp) in enumerate(found.warps.items()):
-        y, high = TOP + place * pitch, pitch - max(3, pitch // 5)
-        if place % every == 0:
-            words(axes, LEFT - 10, y + high / 2, f"warp {number}", color=DARK, ha="right")
-        rectangle(axes, Box(LEFT, y, at(warp.end) - LEFT, high), BAND)
-        for start, stop in warp.waits:
-            _waiting(axes, Box(at(start), y, at(stop) - at(start), high))
-        for what in MARKS:
-            xs = [at(when) for when, mark in warp.marks if mark == what]
-            lines = [[(x, y), (x, y + high)] for x in xs]
-            width = max(0.9, min(2.2, (RIGHT - LEFT) / end * 0.72))
-            axes.add_collection(LineCollection(lines, colors=MARKS[what], linewidths=width))
-    for when in found.barriers:
-        x = at(when)
-        axes.plot([x, x], [TOP - 5, bottom], color=BLACK, linewidth=1.3, zorder=4)
-    _scale(axes, end, at, bottom, "steps of the block: instructions, and waiting")
-    # Steps depend on the compiler; the order of marks and the number of waits do not.
-    order = [
-        [number, [what for _, what in warp.marks], len(warp.waits)]
-        for number, warp in found.warps.items()
-    ]
-    finish(axes.figure, title, _sentence(found), [title, len(found.barriers), order])
-
-
-def _waiting(axes, box: Box) -> None:
-    rectangle(axes, box, "white", GREY, hatch="/////")
-
-
-def _scale(axes, end: float, at, bottom: float, unit: str) -> None:
-    """The scale below."""
-    sizes = (size * 10**power for power in range(9) for size in (1, 2, 5))
-    every = next(size for size in sizes if end / size <= 9)
-    for number in range(0, int(end) + 1, every):
-        axes.plot([at(number)] * 2, [bottom + 2, bottom + 6], color=DARK, linewidth=0.8)
-        words(axes, at(number), bottom + 16, str(number), color=DARK, ha="center")
-    words(axes, at(0), bottom + 35, unit, color=DARK)
-
-
 def _sentence(found: Life) -> str:
     """The numbers of barriers, not of steps, which depend on the compiler."""
     count, barriers = len(found.warps), len(found.barriers)
@@ -218,11 +163,7 @@ def _sentence(found: Life) -> str:
     return f"{met}: {', '.join(parts)}."
 
 
-# ---- time and slots -----------------------------------------------------------------------------
-
-SLOTS, SCHEDULERS = SM_THREADS // WARP, 4  # of an SM
-WORK = "#8CD3BF"  # a tint of green
-STATES = BLUE, ORANGE, GREEN  # colours of warps, in the order of the legend
+# ---- time ---------------------------------------------------------------------------------------
 
 
 @checked
@@ -235,31 +176,26 @@ def waiting(latency: float, work: float, loads: int = 4) -> None:
     """
     if min(latency, work, loads) <= 0:
         raise ValueError("latency, work and loads must be positive")
+    title = "A warp waits for each load, or for several at once"
+    figure, axes = style.chart(title, 2.6)
     end = 3.2 * (latency + work)
-    title = "a warp waits for each load, or for several at once"
-    axes, pitch = canvas(232, title), 56.0
-
-    def at(time: float) -> float:
-        return 120 + (RIGHT - 120) * time / end
-
     for row, many in enumerate((1, loads)):
-        y, start = TOP + row * pitch, 0.0
-        words(axes, 10, y + 10, counted(many, "load") + " in flight", color=DARK)
+        start = 0.0
         while start < end:
-            data, until = min(start + latency, end), min(start + latency + many * work, end)
-            _waiting(axes, Box(at(start), y, at(data) - at(start), 20))
-            rectangle(axes, Box(at(data), y, at(until) - at(data), 20), WORK)
-            for load in range(many):
-                lower = y + 24 + 4 * load
-                axes.plot([at(start), at(data)], [lower] * 2, color=BLUE, linewidth=2)
-            axes.plot([at(start)] * 2, [y - 3, y + 23], color=BLUE, linewidth=2.6)
-            start += latency + many * work
-    issues = Key("issues; below: bytes in flight", BLUE, width=2.6, height=13)
-    legend(axes, 10, 46, [issues, WAITS, Key("has its data: everything else", WORK)])
-    _scale(axes, end, at, TOP + 2 * pitch, "nanoseconds")
+            data, until = start + latency, start + latency + many * work
+            waits = axes.broken_barh([(start, latency)], (row - 0.3, 0.4), **WAITS)
+            works = axes.broken_barh([(data, until - data)], (row - 0.3, 0.4), **WORK)
+            lines = [row + 0.18 + 0.08 * load for load in range(many)]
+            flight = axes.hlines(lines, start, data, style.BLUE, linewidth=2)
+            start = until
+    keys = {"waits": waits, "has its data: everything else": works, "a load in flight": flight}
+    axes.legend(keys.values(), keys, **ABOVE)
+    axes.set_yticks([0, 1], ["1 load in flight", counted(loads, "load") + " in flight"])
+    axes.set(ylim=(1.6, -0.5), xlim=(0, end), xlabel="nanoseconds")
+    axes.grid(visible=False)
     one, several = latency + work, latency + loads * work
-    finish(
-        axes.figure,
+    style.finish(
+        figure,
         title,
         f"For each load, a warp stalls for about {latency:.0f} ns and spends about "
         f"{work:.0f} ns on everything else: "
@@ -268,52 +204,9 @@ def waiting(latency: float, work: float, loads: int = 4) -> None:
     )
 
 
-@checked
-def slots(warps: Mapping[str, float], needed: float) -> None:
-    """Show the warp slots of an SM in the states `warps`, at most three with their numbers of
-    warps. The first is that of which `needed` are necessary; those for which there is no slot stand
-    outside the SM.
-
-    Raises `ValueError` for more warps than slots.
-    """
-    counts = {what: round(number) for what, number in warps.items()}
-    if (used := sum(counts.values())) > SLOTS or len(counts) > len(STATES):
-        raise ValueError(f"{used} warps in {len(counts)} states, an SM has {SLOTS} slots; 3 states")
-    title = f"the {SLOTS} warp slots of an SM"
-    size, left, top = 27, 20.0, 82.0
-    axes = canvas(top + SCHEDULERS * size + 16, title)
-    states = [*zip(STATES, counts.items(), strict=False)]
-    legend(axes, 10, 46, [Key(f"{number} {what}", color) for color, (what, number) in states])
-    colors = [color for color, (_, number) in states for _ in range(number)]
-    colors += ["white"] * (SLOTS - used)
-    missing = max(0, round(needed) - SLOTS)
-    across = size * SLOTS // SCHEDULERS
-    rectangle(axes, Box(left - 8, top - 8, across + 13, SCHEDULERS * size + 13), "none", GREY, 1.4)
-    for slot in range(SLOTS + missing):
-        column, row = divmod(slot, SCHEDULERS)
-        there = slot < SLOTS
-        x, y = left + column * size + 22 * (not there), top + row * size
-        fill = colors[slot] if there else "white"
-        edge = "none" if fill != "white" else GREY if there else BLUE
-        style = "-" if there else "--"
-        rectangle(axes, Box(x, y, size - 4, size - 4), fill, edge, 1.2, linestyle=style)
-    need, bold = next(iter(counts)), {"color": ink(BLUE), "fontweight": "bold"}
-    for line, said in enumerate((f"{needed:.0f} would have to", need)):
-        words(axes, x + size + 10, top + 44 + 16 * line, said, **bold)
-    does = ", ".join(f"{number} {what}" for what, number in counts.items())
-    finish(
-        axes.figure,
-        title,
-        f"To keep up with a copy, {needed:.0f} warps would have to {need} at all times, "
-        f"{missing} more than there are slots. On average, of the warps in its {SLOTS} slots, "
-        f"{does}; {SLOTS - used} slots are empty.",
-    )
-
-
 # ---- messages between blocks --------------------------------------------------------------------
 
-SENDERS, DEPTH = 74, 190  # pixels: the row of senders, and the distance to that of receivers
-SHARED = "distributed shared memory"
+MOST_BLOCKS = 20  # that are drawn
 
 
 @dataclass
@@ -329,28 +222,42 @@ class Mail:
             return
         self.counts[sender, receiver] += messages
         self.sizes.add(access.width)
-        one = f"the {access.array} array" if access.memory == "global" else SHARED
-        self.ways.add(one)
-
-    def groups(self) -> list[list[int]]:
-        """Blocks that exchange messages, in order; without blocks that receive none."""
-        group = {block: {block} for pair in self.counts for block in pair}
-        for sender, receiver in self.counts:
-            both = group[sender] | group[receiver]
-            group |= dict.fromkeys(both, both)
-        return sorted(map(list, {tuple(sorted(one)) for one in group.values()}))
+        own = access.memory == "global"
+        self.ways.add(f"the {access.array} array" if own else "distributed shared memory")
 
 
 @checked
 def messages(trace: Trace) -> None:
     """Show how many values each block sends to each other one: directly into its shared memory
-    within a cluster, or through an array in global memory. If there are several independent groups
-    of blocks, the first is drawn.
+    within a cluster, or through an array in global memory. The messages of the first block are
+    coloured and counted.
 
     The trace is one of `simulate(..., watch=True)`; raises `ValueError` for another.
     """
-    mail = sent(trace)
-    _draw_mail(mail, trace.shape.blocks)
+    mail, title = sent(trace), "What blocks send each other"
+    blocks = range(min(trace.shape.blocks, MOST_BLOCKS))
+    figure, axes = style.chart(title, 3)
+    for (sender, receiver), count in sorted(mail.counts.items()):
+        first, ends = sender == min(mail.counts)[0], [(receiver, 0), (sender, 1)]
+        if not {sender, receiver} <= {*blocks}:
+            continue
+        look = {"color": style.BLUE if first else style.PALE, "linewidth": 2 if first else 1}
+        look |= {"arrowstyle": "-|>", "shrinkA": 12, "shrinkB": 12}
+        axes.annotate("", *ends, arrowprops=look, zorder=3 if first else 2)
+        if first:
+            place = sender + 0.7 * (receiver - sender), 0.3
+            box = {"color": "white", "pad": 1}
+            axes.text(*place, str(count), ha="center", va="center", bbox=box, zorder=4)
+    for y in (0, 1):
+        for block in blocks:
+            box = {"boxstyle": "round", "facecolor": style.LIT, "edgecolor": style.GREY}
+            axes.text(block, y, str(block), ha="center", va="center", bbox=box, zorder=5)
+    axes.set(xlim=(-0.6, len(blocks) - 0.4), ylim=(-0.25, 1.25), xticks=[])
+    axes.set_yticks([0, 1], ["a block receives", "a block sends"])
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    style.finish(figure, title, _say_mail(mail))
 
 
 def sent(trace: Trace) -> Mail:
@@ -380,95 +287,11 @@ def sent(trace: Trace) -> Mail:
     return mail
 
 
-# ---- drawing ------------------------------------------------------------------------------------
-
-
-def _draw_mail(mail: Mail, blocks: int) -> None:
-    groups = mail.groups()
-    shown = groups[0] if groups else list(range(min(blocks, 16)))
-    title = "what blocks send each other"
-    axes = canvas(SENDERS + (DEPTH + 62 if groups else 62), title)
-    pitch = min(110, (PAGE - 90) / len(shown))
-    first = 80 + (PAGE - 90 - pitch * len(shown)) / 2
-    spots = {block: first + (place + 0.5) * pitch for place, block in enumerate(shown)}
-    lit = shown[0] if groups else None
-    sends = Counter(sender for sender, _ in mail.counts.elements())
-    gets = Counter(receiver for _, receiver in mail.counts.elements())
-    _mail_row(axes, spots, SENDERS, pitch, "sends" if groups else "", sends, lit)
-    if groups:
-        _mail_row(axes, spots, SENDERS + DEPTH, pitch, "receives", gets, None)
-        _mail_arrows(axes, mail, spots, lit, pitch)
-    else:
-        words(axes, 80, SENDERS + 38, "no block reads what another one wrote", color=DARK)
-    finish(axes.figure, title, _say_mail(mail, groups))
-
-
-def _mail_row(
-    axes, spots: dict[int, float], y: float, pitch: float, verb: str, totals, lit
-) -> None:
-    """The blocks as boxes, each with the number of messages that it sends or receives."""
-    words(axes, 10, y, "block", color=DARK)
-    aside = -27 if verb == "sends" else 27
-    words(axes, 10, y + aside, verb, color=DARK)
-    wide = min(52, pitch - 4)
-    labels = [len(str(block)) for block in spots] + [len(str(totals[block])) for block in spots]
-    every = int(-(-(8 * max(labels) + 4) // pitch))
-    for place, (block, x) in enumerate(spots.items()):
-        rounded(axes, Box(x - wide / 2, y - 14, wide, 28), block == lit, min(5, wide / 3))
-        if place % every == 0:
-            words(axes, x, y, str(block), ha="center")
-            if verb:
-                words(axes, x, y + aside, str(totals[block]), color=DARK, ha="center")
-
-
-def _mail_arrows(axes, mail: Mail, spots: dict[int, float], lit: int, pitch: float) -> None:
-    """Messages as arrows; those of one block are coloured and counted."""
-    from matplotlib.patches import FancyArrowPatch
-
-    ours = {pair: count for pair, count in mail.counts.items() if pair[0] in spots}
-    many = len(ours) > 150
-    for (sender, receiver), count in sorted(ours.items()):
-        mine = sender == lit
-        start, end = (spots[sender], SENDERS + 16), (spots[receiver], SENDERS + DEPTH - 15)
-        style = {
-            "color": BLUE if mine else GREY,
-            "linewidth": 1.8 if mine else 0.4 if many else 0.8,
-            "alpha": 1 if mine else 0.6,
-            "mutation_scale": 11 if mine else 5 if many else 8,
-            "zorder": 3 if mine else 2,
-        }
-        arrow = FancyArrowPatch(start, end, arrowstyle="-|>", shrinkA=0, shrinkB=0, **style)
-        axes.add_patch(arrow)
-        if mine and pitch > 26:
-            part = 0.74
-            x, y = (a + (b - a) * part for a, b in zip(start, end, strict=True))
-            patch = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
-            words(axes, x, y, str(count), ha="center", color=BLUE, bbox=patch, zorder=4)
-
-
-def _say_mail(mail: Mail, groups: list[list[int]]) -> str:
-    if not groups:
+def _say_mail(mail: Mail) -> str:
+    if not mail.counts:
         return "No block reads what another one wrote: each works alone."
-    ours = {pair: count for pair, count in mail.counts.items() if pair[0] in groups[0]}
-    low, high = min(ours.values()), max(ours.values())
+    low, high = min(mail.counts.values()), max(mail.counts.values())
     size = f" of {min(mail.sizes)} bytes" if len(mail.sizes) == 1 else ""
     number = counted(high, "message") if low == high else f"{low} to {high} messages"
-    count = len(groups[0])
-    senders, receivers = ({pair[end] for pair in ours} for end in (0, 1))
-    if len(ours) == count * (count - 1):
-        who = f"Each of the {count} blocks sends {number}{size} to each of the others"
-    else:
-        whom = f"{_blocks(receivers, False)}, in {counted(len(ours), 'pair')}"
-        who = f"{_blocks(senders)} {number}{size} to {whom}"
-    total = sum(ours.values())
-    said = f"{who}, {total} in all, through {' and '.join(sorted(mail.ways))}"
-    if len(groups) > 1:
-        more = "group of blocks does" if len(groups) == 2 else "groups of blocks do"
-        said += f"; {len(groups) - 1} more {more} the same"
-    return said + "."
-
-
-def _blocks(some: set[int], sends: bool = True) -> str:
-    one = len(some) == 1
-    name = f"block {min(some)}" if one else f"{len(some)} blocks"
-    return (name.capitalize() + (" sends" if one else " send")) if sends else name
+    pairs, ways = counted(len(mail.counts), "pair"), " and ".join(sorted(mail.ways))
+    return f"In {pairs} of blocks, one sends the other {number}{size} through {ways}."

@@ -197,7 +197,6 @@ def of(figure: str, code: str, *launch, **options) -> Draw:
 
 HALVES = {"one": {"a": 9.0, "b": 0.51}, "two": {"a": 3.0}}
 LINES = {"hits": ([32, 64, 128], [90, 50, 50]), "misses": ([32, 64, 128], [10, 50, 50.5])}
-SLOTS = {"wait for a load": 40.2, "wait at a barrier": 5, "rest": 16.8}
 FIELDS = [0.1, 0.5], [None, 0.931], [0.2, np.nan]
 LABELS = "Pieces", "bytes", "blocks", "So."
 IDLE = FILL, 1, 64, (2, 32)
@@ -233,15 +232,14 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
         "meet at 1 barrier: warp 0 waits at none",
     ),
     "waiting": (partial(draw.waiting, 300, 100), "With 4 loads in flight and the same latency, it"),
-    "slots": (partial(draw.slots, SLOTS, 75.7), "76 warps would have to wait for a load at all"),
     "messages of a cluster": (
         lambda: draw.messages(cluster()),
-        "Each of the 4 blocks sends 2 messages of 8 bytes to each of the others, 24 in all, "
-        "through distributed shared memory; 1 more group of blocks does the same.",
+        "In 24 pairs of blocks, one sends the other 2 messages of 8 bytes through distributed "
+        "shared memory.",
     ),
     "a chain of blocks": (
         of("messages", CHAIN, 20, 32, (20,)),
-        "19 blocks send 1 message of 4 bytes to 19 blocks, in 19 pairs",
+        "In 19 pairs of blocks, one sends the other 1 message of 4 bytes through the x array.",
     ),
     "values from other blocks": (
         lambda: draw.reduction(traced(THROUGH_GLOBAL, 2, 4), 1),
@@ -343,7 +341,6 @@ def test_words_that_cannot_be_read_are_found(shown: Shown) -> None:
         (partial(draw.speedups, []), "no cases"),
         (partial(draw.machine, "thread"), "no part 'thread'; its parts: grid, .*, registers$"),
         (partial(draw.waiting, 0, 100), "must be positive"),
-        (partial(draw.slots, {"wait": 65}, 64), "65 warps in 1 states, an SM has 64 slots"),
         (lambda: draw.owners(tree(), along="line"), "along is 'row', 'column', not 'line'"),
         (lambda: draw.life(untraced()), "watch=True"),
         (lambda: draw.sectors(untraced(), 30), "watch=True"),
