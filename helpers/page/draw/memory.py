@@ -6,8 +6,8 @@ addresses that `simulate(..., watch=True)` records; `moves` only needs counters.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from ...base.arguments import checked
 from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
+from . import labels
 from .accesses import Line, Shown, Traces, Turn, Which, chosen, labelled
 from .style import (
     BLUE,
@@ -23,7 +24,6 @@ from .style import (
     FONT_PLACED,
     GREEN,
     GREY,
-    INCHES,
     LIT,
     ORANGE,
     PAGE,
@@ -38,6 +38,7 @@ from .style import (
     ink_on,
     legend,
     rectangle,
+    styled_figure,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ WASTE = "#F6D9C3"  # a pale vermilion: moved but not requested
 TITLE = {"fontsize": 10, "fontweight": "bold", "va": "center"}
 NOTE = {"fontsize": 9, "color": DARK, "va": "center"}
 CODE = {**NOTE, "family": "monospace"}
+VERBS = {"store": "stores"}
 
 
 # ---- lanes on sectors ---------------------------------------------------------------------------
@@ -157,8 +159,8 @@ def _name_bytes(axes: Axes, top: float, strip: _Strip) -> None:
         axes.plot([x, x, right, right], [top + 3, top + 7, top + 7, top + 3], color=GREY, lw=0.8)
         byte = int(strip.sectors[first]) * SECTOR - strip.access.start
         text = f"{byte:,}" if first else _place_of(byte, strip.access.array or "memory")
-        x = right - _width(text) - 2 if regular and first else x
         wide = 6.5 * len(text)  # in any font
+        x = right - wide if regular and first else x
         if free <= x <= PAGE - wide:
             axes.text(x, top + 18, text, **NOTE, **FONT_PLACED)
             free = x + wide
@@ -170,30 +172,18 @@ def _place_of(byte: int, array: str) -> str:
 
 def _traffic(one: Shown) -> str:
     verb = "stored" if one.access.kind == "store" else "used"
-    if one.used == one.moved:
-        share = f"every byte is {verb}"
-    elif one.moved % one.used:
-        share = f"{one.used:,} of {one.moved:,} bytes are {verb}"
-    else:
-        share = f"1 byte of {one.moved // one.used} is {verb}"
+    share = f"{one.used:,} of {one.moved:,} bytes are {verb}"
+    share = share if one.used < one.moved else f"every byte is {verb}"
     return f"1 request, {counted(one.sectors, 'sector')}: {share}"
 
 
 def _say_sectors(shown: Sequence[Shown]) -> str:
-    parts = []
-    for number, one in enumerate(shown):
-        bytes_ = f"{one.used:,} of {one.moved:,}" if one.used < one.moved else f"all {one.moved:,}"
-        stores = one.access.kind == "store"
-        if number:
-            verb = "stored" if stores else "used"
-            parts.append(f"{one.name}: {counted(one.sectors, 'sector')}, {bytes_} bytes {verb}")
-            continue
-        where = f"{one.name}" if one.label else f"Line {one.access.line}"
-        lanes = "" if one.lanes == WARP else f" of {counted(one.lanes, 'lane')}"
-        parts.append(
-            f"{where}, warp {one.access.warp}: one request{lanes} touches "
-            f"{counted(one.sectors, 'sector')} and {'stores' if stores else 'uses'} {bytes_} bytes"
-        )
+    parts = [
+        f"{one.name}, warp {one.access.warp}: one request of {counted(one.lanes, 'lane')} touches "
+        f"{counted(one.sectors, 'sector')} and {VERBS.get(one.access.kind, 'uses')} {one.used:,} "
+        f"of {one.moved:,} bytes"
+        for one in shown
+    ]
     return "; ".join(parts) + "."
 
 
@@ -240,11 +230,9 @@ def _rows_of(turns: Sequence[Turn]) -> list[int | None]:
 
 
 def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
-    access, turns, least = one.access, one.turns, len(one.groups)
-    free = len(turns) == least
-    verdict = "no bank conflict" if free else f"without conflicts, {least}"
-    verdict = f"1 request, {counted(len(turns), 'turn')}: {verdict}"
-    _heading(axes, top, one, verdict, GREEN if free else RED)
+    access, turns = one.access, one.turns
+    color = GREEN if len(turns) == len(one.groups) else RED
+    _heading(axes, top, one, f"1 request, {_turns(one)}", color)
     lanes, header, words = top + 58, top + 132, max(1, access.width // WORD)
     lane_x = _lanes(axes, lanes, access.mask, LEFT, PITCH)
     for y, text in ((lanes, "lane"), (header, "bank")):
@@ -266,52 +254,36 @@ def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
         between = LEFT + np.arange(1, BANKS) * PITCH
         axes.vlines(between, y, y + PITCH, color=PALE, linewidth=0.5, zorder=1)
         for bank, served in turns[number].items():
-            full = bank + 1 in turns[number] or bank == BANKS - 1
-            _served(axes, Box(LEFT + bank * PITCH, y, words * PITCH, PITCH), served, full)
+            _served(axes, Box(LEFT + bank * PITCH, y, words * PITCH, PITCH), served)
         if number + 1 in behind_groups[:-1]:
             axes.plot([LEFT - 50, PAGE - EDGE], [y + PITCH] * 2, color=DARK, linewidth=1)
 
 
-def _served(axes: Axes, box: Box, lanes: list[int], full: bool) -> None:
-    """A word, or several in neighbouring banks, and the lanes that receive it; `full` if there is
-    no space next to it."""
-    text, fill = (str(lanes[0]), BLUE) if len(lanes) == 1 else (f"×{len(lanes)}", GREEN)
+def _served(axes: Axes, box: Box, lanes: list[int]) -> None:
+    """A word, or several in neighbouring banks, and the lane or the number of lanes that receive
+    it."""
+    text, fill = (str(lanes[0]), BLUE) if len(lanes) == 1 else (str(len(lanes)), GREEN)
     rectangle(axes, box, fill, "white", 0.8)
-    fits = _width(text) <= box.width
-    if fits or full:
-        style = {**NOTE, "color": ink_on(fill), "ha": "center"}
-        axes.text(box.x + box.width / 2, box.middle, text if fits else str(len(lanes)), **style)
-        return
-    beside = Box(box.right, box.y + 1, _width(text) + 6, PITCH - 2)
-    rectangle(axes, beside, "white", **FONT_PLACED)
-    axes.text(box.right + 3, box.middle, text, **{**NOTE, "color": ink(GREEN)})
+    style = {**NOTE, "color": ink_on(fill), "ha": "center"}
+    axes.text(box.x + box.width / 2, box.middle, text, **style)
 
 
 def _say_banks(shown: Sequence[Shown]) -> str:
     parts = []
     for one in shown:
-        access, least, needed = one.access, len(one.groups), len(one.turns)
-        lanes, want = counted(one.lanes, "lane"), "wants" if one.lanes == 1 else "want"
-        taken: dict[int, int] = {}  # bank -> words
-        for turn in one.turns:
-            for bank in turn:
-                taken[bank] = taken.get(bank, 0) + 1
-        most = max(taken.values())
-        if access.width > WORD:
-            wanted = f"{access.width} bytes each, and {one.lanes_at_once} lanes are served at once"
-        elif len(taken) == 1:
-            wanted = f"{counted(most, 'word')} of one bank"
-        elif len({*taken.values()}) == 1:
-            wanted = f"{counted(most, 'word')} of each of {len(taken)} banks"
-        else:
-            wanted = f"{sum(taken.values())} words, {most} of them of one bank"
-        if needed == least:
-            verdict = f"{counted(needed, 'turn')}, and no bank conflict"
-        else:
-            verdict = f"{needed} turns; without conflicts, {least}"
-        who = one.name if one.label else f"Line {access.line}"
-        parts.append(f"{who}: {lanes} {want} {wanted}: {verdict}")
+        most = max(Counter(bank for turn in one.turns for bank in turn).values())
+        served = f", served {one.lanes_at_once} at a time" if one.lanes_at_once < WARP else ""
+        parts.append(
+            f"{one.name}: {counted(one.lanes, 'lane')} with {one.access.width} bytes each{served}, "
+            f"and at most {counted(most, 'word')} of one bank: {_turns(one)}"
+        )
     return "; ".join(parts) + "."
+
+
+def _turns(one: Shown) -> str:
+    needed, least = len(one.turns), len(one.groups)
+    free = "no bank conflict" if needed == least else f"without conflicts, {least}"
+    return f"{counted(needed, 'turn')}, {free}"
 
 
 # ---- traffic beside the source ------------------------------------------------------------------
@@ -325,33 +297,52 @@ def moves(trace: Traces) -> None:
     Several traces in `{label: trace}` are drawn below each other on one scale. Raises `TypeError`
     for anything but a trace, `ValueError` for a trace without an access in the kernel's own lines.
     """
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import blended_transform_factory
+
     panels = [(label or one.file, one, _bars(one)) for label, one in labelled(trace)]
     for name, _, bars in panels:
         if not bars:
             raise ValueError(f"{name} has no line of its own that loads or stores")
     every = [bar for *_, bars in panels for bar in bars]
-    row, head = 27.0, 35.0
-    bottom = sum(head + row * len(bars) for *_, bars in panels) + 4
-    wasted = any(bar.wasted for bar in every)
-    axes = canvas(bottom + (32 if wasted else 12))
-    most, top = max(max(bar.pieces, bar.requests) for bar in every), 0.0
-    for name, one, bars in panels:
+    rows = [len(bars) + 1 for *_, bars in panels]
+    with styled_figure(0.45 + 0.27 * sum(rows), layout="constrained") as figure:
+        grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=rows)
+    for axes, (name, one, bars) in zip(grid[:, 0], panels, strict=True):
         verdict, color = _total(one.counters)
-        axes.text(EDGE, top + 14, name, **TITLE)
-        axes.text(PAGE - EDGE, top + 14, verdict, color=ink(color), ha="right", **TITLE)
-        for number, bar in enumerate(bars):
-            repeated = number and bars[number - 1].line == bar.line
-            code = "" if repeated else one.own_lines()[bar.line].strip()
-            _draw_bar(axes, top + head + row * (number + 0.1), bar, code, most)
-        top += head + row * len(bars)
+        left = blended_transform_factory(figure.transFigure, axes.transAxes)
+        style = {**TITLE, "va": "bottom"}
+        axes.text(0.01, 1.02, name, transform=left, in_layout=False, **style)
+        axes.set_title(verdict, fontsize=10, loc="right", color=ink(color), pad=3)
+        code = one.own_lines()
+        texts = [code[bar.line].strip() for bar in bars]
+        for row, bar in enumerate(bars):
+            _draw_bar(axes, row, bar)
+            if row and bars[row - 1].line == bar.line:
+                texts[row] = ""
+        axes.set_yticks(
+            range(len(bars)),
+            [
+                f"{bar.line if text else '':>3} {text:<34.34} {bar.kind:>6}"
+                for bar, text in zip(bars, texts, strict=True)
+            ],
+            family="monospace",
+            size=9,
+        )
+        axes.set(ylim=(len(bars) - 0.4, -0.6), xticks=[])
+        axes.set_xlim(0, 1.6 * max(max(bar.pieces, bar.requests) for bar in every))
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
     colors = {bar.color for bar in every}
-    keys = [Key(text, color) for color, text in MEMORIES if color in colors]
-    legend(axes, EDGE, bottom, [*keys, Key("requests", DARK, height=3.5)])
-    if wasted:
-        legend(axes, EDGE, bottom + 20, [Key("more than the bytes need", WASTE)])
+    keys = [Patch(color=color, label=text) for color, text in MEMORIES if color in colors]
+    keys.append(Patch(color=DARK, label="requests"))
+    if any(bar.wasted for bar in every):
+        keys.append(Patch(facecolor=WASTE, edgecolor=RED, label="more than the bytes need"))
+    look = {"frameon": False, "fontsize": 9, "handlelength": 1, "columnspacing": 1.2}
+    figure.legend(handles=keys, loc="outside lower left", ncols=4, **look)
     names = " and ".join(name for name, *_ in panels)
-    names = names[:1].lower() + names[1:]
-    finish(axes.figure, f"what moves in {names}", _say_moves(panels))
+    finish(figure, f"what moves in {names[:1].lower()}{names[1:]}", _say_moves(panels))
 
 
 MEMORIES = (
@@ -387,44 +378,29 @@ def _bars(trace: Trace) -> list[_Bar]:
             ("store", c.store_requests, c.store_sectors, c.store_bytes),
         ):
             bars.append(_Bar(line, kind, BLUE, requests, pieces, min(pieces, asked / SECTOR)))
-        counted = vars(c)
+        seen = vars(c)
         for kind in ("load", "store"):
-            requests, pieces, conflicts = (
-                counted[f"shared_{kind}_{what}"]
-                for what in ("requests", "wavefronts", "bank_conflicts")
-            )
-            bars.append(_Bar(line, kind, ORANGE, requests, pieces, pieces - conflicts))
-            requests, pieces = (counted[f"local_{kind}_{what}"] for what in ("requests", "sectors"))
+            requests, pieces = (seen[f"shared_{kind}_{x}"] for x in ("requests", "wavefronts"))
+            ideal = pieces - seen[f"shared_{kind}_bank_conflicts"]
+            bars.append(_Bar(line, kind, ORANGE, requests, pieces, ideal))
+            requests, pieces = (seen[f"local_{kind}_{x}"] for x in ("requests", "sectors"))
             bars.append(_Bar(line, kind, RED, requests, pieces, pieces))
         bars.append(_Bar(line, "remote", PINK, c.remote_requests, 0, 0))
         bars.append(_Bar(line, "atomic", PINK, c.atomic_requests, 0, 0))
     return [bar for bar in bars if bar.requests]
 
 
-def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
-    number, text, kind, start, full = 33, 41, 326, 332, 200
-    if code:
-        axes.text(number, y, str(bar.line), ha="right", **CODE)
-        axes.text(
-            text, y, _fitting(code, kind - _width(bar.kind) - 10 - text, 9, "monospace"), **CODE
-        )
-    axes.text(kind, y, bar.kind, ha="right", **NOTE)
-    size = full / most
+def _draw_bar(axes: Axes, row: int, bar: _Bar) -> None:
+    size = bar.pieces or bar.requests
+    says = f"{size:,} request{'s' * (size > 1)}"
+    if bar.wasted:
+        axes.barh(row - 0.1, size, 0.45, color=WASTE, edgecolor=RED, linewidth=0.5)
+    axes.barh(row - 0.1, bar.ideal if bar.pieces else size, 0.45, color=bar.color)
     if bar.pieces:
-        if bar.wasted:
-            rectangle(axes, Box(start, y - 8, bar.pieces * size, 12), WASTE, RED, 0.5)
-        rectangle(
-            axes, Box(start, y - 8, max(1, bar.ideal * size), 12), bar.color
-        )  # 1: to be visible
-        rectangle(axes, Box(start, y + 5.5, max(1, bar.requests * size), 3.5), DARK)
-        count, what = f"{bar.pieces:,}", f"{_short(bar.pieces / bar.requests)} per request"
-    else:
-        rectangle(axes, Box(start, y - 8, max(1, bar.requests * size), 12), bar.color)
-        count, what = f"{bar.requests:,}", f"request{'' if bar.requests == 1 else 's'}"
-    x = start + max(bar.pieces, bar.requests) * size + 6
-    axes.text(x, y, count, **{**NOTE, "color": "black"})
-    color = ink(RED) if bar.pieces and bar.wasted else DARK
-    axes.text(x + _width(count) + 7, y, what, **{**NOTE, "color": color}, **FONT_PLACED)
+        axes.barh(row + 0.22, bar.requests, 0.13, color=DARK)
+        says = f"{size:,}, {_short(size / bar.requests)} per request"
+    color = ink(RED) if bar.wasted else "black"
+    labels.add(axes, max(size, bar.requests), row, says, (5, 0), fontsize=9, color=color)
 
 
 def _total(counters: Counters) -> tuple[str, str]:
@@ -496,38 +472,17 @@ def _thread(axes: Axes, lane: tuple[float, float], end: tuple[float, float]) -> 
 
 def _heading(axes: Axes, top: float, one: Shown, verdict: str, color: str) -> None:
     """Title and verdict, with the source line and the warp below."""
-    right = PAGE - EDGE
-    axes.text(right, top + 14, verdict, color=ink(color), ha="right", **TITLE)
+    axes.text(EDGE, top + 14, one.name, **TITLE)
+    axes.text(PAGE - EDGE, top + 14, verdict, color=ink(color), ha="right", **TITLE)
+    axes.text(EDGE, top + 34, one.code[:72], **CODE)
     who = f"warp {one.access.warp}, block {one.block}"
-    axes.text(right, top + 34, who, ha="right", **NOTE)
-    bold = 10, "sans-serif", "bold"
-    title = _fitting(one.name, right - _width(verdict, *bold) - 12 - EDGE, *bold)
-    axes.text(EDGE, top + 14, title, **TITLE)
-    code = _fitting(one.code, right - _width(who) - 12 - EDGE, 9, "monospace")
-    axes.text(EDGE, top + 34, code, **CODE)
+    axes.text(PAGE - EDGE, top + 34, who, ha="right", **NOTE)
 
 
 def _inactive(shown: Sequence[Shown]) -> list[Key]:
     """The key of inactive lanes, if there are some."""
     some = not all(one.access.mask.all() for one in shown)
     return [Key("takes no part", edge=PALE, width=13, height=13, round=True)] * some
-
-
-@cache
-def _width(text: str, size: float = 9, family: str = "sans-serif", weight: str = "normal") -> float:
-    """Width of a text in pixels, rounded to a coarse grid."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import TextPath
-
-    font = FontProperties(family=[family], weight=weight, size=size)
-    path = TextPath((0, 0), text, prop=font)
-    return 1.07 * float(path.get_extents().width) * PAGE / (72 * INCHES) if text.strip() else 0.0
-
-
-def _fitting(text: str, room: float, *font) -> str:
-    """A text, cut if it does not fit."""
-    width = _width(text, *font)
-    return text if width <= room else text[: int(len(text) * room / width) - 1].rstrip() + "…"
 
 
 def _names(shown: Sequence[Shown]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from ...base.arguments import checked
 from ...simt import Trace
 from ...simt.hardware import WARP
+from ...simt.words import counted
 from .accesses import block_number, in_words
 from .style import (
     BLACK,
@@ -341,18 +342,16 @@ def _sentence(found: Owners, by: str, array: str, along: str, names: str) -> str
     unit = found.unit(by)
     if (unit == NOBODY).all():
         return f"No thread {found.does} an element of {array}."
-    first = unit.reshape(-1)[np.flatnonzero(unit.reshape(-1) != NOBODY)[0]]
-    place = tuple(np.argwhere(unit == first)[0])
-    name = f"{by.capitalize()} {found.number(by)[place]}"
+    row, col = (int(one) for one in np.argwhere(unit != NOBODY)[0])
+    mine = np.flatnonzero(unit[row] == unit[row, col])
+    name = f"{by.capitalize()} {found.number(by)[row, col]}"
     if by == "lane" and (found.thread >= WARP).any():
-        name += f" of warp {found.thread[place] // WARP}"
-    where = _elements(unit == first).replace("row", names)
-    parts = [f"{name} {found.does} {where}"]
+        name += f" of warp {found.thread[row, col] // WARP}"
+    columns = f"column{'s' * (len(mine) > 1)} {in_words(mine)}"
+    parts = [f"{name} {found.does} {columns} of {names} {row}"]
     parts.append(f"a {along or 'row'} belongs to {_owner_of_line(found, along == 'column')}")
     if several := int(found.several[by].sum()):
-        parts.append(
-            f"{several} of {unit.size} elements belong{'s' * (several == 1)} to more than one {by}"
-        )
+        parts.append(f"{several} of {unit.size} elements belong to more than one {by}")
     if missing := int((found.times == 0).sum()):
         are = "elements of {} are" if missing > 1 else "element of {} is"
         parts.append(f"{missing} {are.format(array)} {VERBS[found.kind][1]} by no thread")
@@ -361,30 +360,10 @@ def _sentence(found: Owners, by: str, array: str, along: str, names: str) -> str
     return "; ".join(parts) + "."
 
 
-def _elements(mine: np.ndarray) -> str:
-    """The elements of one owner in words: the same columns in each row, or different ones."""
-    rows, cols = np.flatnonzero(mine.any(axis=1)), np.flatnonzero(mine.any(axis=0))
-    if not mine[np.ix_(rows, cols)].all():
-        parts = [_elements((np.arange(len(mine)) == row)[:, None] & mine) for row in rows[:2]]
-        return " and ".join(parts) if len(rows) == 2 else ", ".join([*parts, "..."])
-    where = f"row{'s' * (len(rows) > 1)} {in_words(rows)}"
-    if len(cols) == mine.shape[1]:
-        return where
-    return f"column{'s' * (len(cols) > 1)} {in_words(cols)} of {where}"
-
-
 def _owner_of_line(found: Owners, columns: bool) -> str:
-    """The owner of a row, or of a column, in words."""
-    counts, even = {}, {}
-    for by in UNITS:
+    """The owners of a row, or of a column, in words: the largest unit of which it has several."""
+    for by, inside in (("block", ""), ("warp", "one block of "), ("lane", "one warp: ")):
         unit = found.unit(by).T if columns else found.unit(by)
-        many = {len(np.unique(line[line != NOBODY])) for line in unit}
-        counts[by], even[by] = max(many), "at most " * (len(many) > 1)
-    lanes, warps, blocks = counts.values()
-    if blocks > 1:
-        return f"{even['block']}{blocks} blocks"
-    if warps > 1:
-        return f"one block of {even['warp']}{warps} warps"
-    if lanes == 1:
-        return "one lane"
-    return f"{even['lane']}one warp" if lanes == WARP else f"{even['lane']}{lanes} lanes of a warp"
+        counts = {len(np.unique(line[line != NOBODY])) for line in unit}
+        if max(counts) > 1 or by == "lane":
+            return f"{inside}{'at most ' * (len(counts) > 1)}{counted(max(counts), by)}"

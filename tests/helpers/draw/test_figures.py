@@ -15,7 +15,7 @@ from helpers.catalogue.tuned import load_tuned
 from helpers.measure.comparison import comparison_cases
 from helpers.measure.records import load_record
 from helpers.page import draw
-from helpers.page.draw import labels, memory, style
+from helpers.page.draw import labels, style
 from helpers.page.draw.life import lived, sent
 from helpers.page.draw.reduction import OUTSIDE, follow
 from helpers.page.draw.style import PICTURES, digest_of
@@ -205,22 +205,28 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     "dots": (partial(draw.dots, HALVES, "A", "KB", "So.", log=True, limit=("half", 30)), "So."),
     "curves": (partial(draw.curves, LINES, *LABELS, logx=False, logy=True), "So."),
     "heat": (partial(draw.heat, [1, 2, 4], ["4", "8"], FIELDS, *LABELS, mark=(2, "8")), "So."),
-    "a word": (sectors(0 * LANES + 5), "one request touches 1 sector and uses 4 of 32 bytes"),
+    "a word": (
+        sectors(0 * LANES + 5),
+        "one request of 32 lanes touches 1 sector and uses 4 of 32 bytes",
+    ),
     "the middle of a sector": (sectors(LANES, 3), "5 sectors and uses 128 of 160 bytes"),
     "far apart": (sectors(LANES * 64), "touches 32 sectors and uses 128 of 1,024 bytes"),
     "lanes that take no part": (
         lambda: draw.sectors(warps_of_16_lanes(), "from[pack]"),
-        "one request of 20 lanes touches 10 sectors and uses all 320 bytes",
+        "one request of 20 lanes touches 10 sectors and uses 320 of 320 bytes",
     ),
-    "one bank": (banks(LANES * 0, "float"), "want 1 word of one bank: 1 turn, and no bank"),
+    "one bank": (
+        banks(LANES * 0, "float"),
+        "32 lanes with 4 bytes each, and at most 1 word of one bank: 1 turn, no",
+    ),
     "two words of a bank": (
         banks(LANES // 16 * 32 + LANES // 24, "float"),
-        "want 3 words, 2 of them of one bank: 2",
+        "at most 2 words of one bank: 2 turns: without conflicts, 1",
     ),
-    "halves of words": (banks(LANES, "short"), "want 1 word of each of 16 banks: 1 turn"),
+    "halves of words": (banks(LANES, "short"), "at most 1 word of one bank: 1 turn"),
     "packs with conflicts": (
         banks(LANES % 4 * 8, "float4"),
-        "8 lanes are served at once: 16 turns; without conflicts",
+        "16 bytes each, served 8 at a time, and at most 16 words of one bank: 16 turns: with",
     ),
     "every kind of memory": (
         of("moves", OTHER, 2, 32, (128,), (3,)),
@@ -252,7 +258,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     ),
     "owners of a few pairs": (
         of("owners", COPY_PAIRS, 1, 8, (4, 5)),
-        "columns 0 and 1 of row 0; a row belongs to at most 3 lanes",
+        "columns 0 and 1 of row 0; a row belongs to one warp: at most 3 lanes",
     ),
     "several owners": (
         of("owners", PAIRS, 1, 64, (4, 16)),
@@ -474,10 +480,8 @@ def test_digest_changes_with_the_data_and_not_with_fonts(name: str, shown: Shown
 
     once = digest(False)
     if name in DEPEND_ON_FONTS:
-        memory._width.cache_clear()
         with matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans Mono"]}):
             assert digest(False) == once
-        memory._width.cache_clear()
     assert digest(True) != once
 
 
