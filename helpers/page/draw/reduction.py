@@ -38,7 +38,6 @@ from .style import (
 )
 
 OUTSIDE = -1  # a thread of another block
-MOST_LEVELS = 40  # more are merged
 LEFT, RIGHT, TOP = 100, 552, 62  # pixels: of the columns
 LETTER = 7.8  # pixels of width
 MEETINGS = {"barrier leave": "barrier", "cluster leave": "cluster barrier"}
@@ -233,7 +232,7 @@ def _in_rows(
     row = 0
     for number in range(len(meetings) + 1):
         ours = [phase for (which, _), phase in phases.items() if which == number]
-        folded = [_folded(_shortened(phase.levels)) for phase in ours]
+        folded = [_folded(phase.levels) for phase in ours]
         depth = max((len(kept) for kept, _ in folded), default=0)
         for level in range(-1, depth):  # -1: before the first
             here = [kept[level] for kept, _ in folded if 0 <= level < len(kept)]
@@ -252,21 +251,6 @@ def _in_rows(
         if number < len(meetings) and (parts or held):
             parts.append(meetings[number])
     return Reduction(parts, _written(held), threads)
-
-
-def _shortened(levels: list[Level]) -> list[Level]:
-    """One level that replaces too many."""
-    if len(levels) <= MOST_LEVELS:
-        return levels
-    parts = [list(same) for _, same in groupby(levels, key=lambda one: one.kind)]
-    return [
-        Level(
-            same[0].kind,
-            frozenset().union(*(one.edges for one in same)),
-            set().union(*(one.lines for one in same)),
-        )
-        for same in parts
-    ]
 
 
 def _joined(levels: list[Level], last: dict[int, int]) -> Level:
@@ -457,32 +441,14 @@ def _sentence(found: Reduction, block: str) -> str:
     barriers = sum(isinstance(part, Meeting) for part in found.parts)
     if not levels:
         return f"In {block} no thread takes a value from another: nothing is reduced."
-    runs = [
-        (count, len(list(same))) for count, same in groupby(len(level.edges) for level in levels)
-    ]
-    counts = [str(count) for count, _ in runs]
-    if len(runs) > 10:
-        merges = sum(len(level.edges) for level in levels)
-        taken = f"{merges} partial results taken from other threads"
-    elif max(times for _, times in runs) > 1:
-        taken = "partial results taken from other threads: " + ", then ".join(
-            f"{count} in each of {times} levels" if times > 1 else str(count)
-            for count, times in runs
-        )
-    else:
-        merged = ", ".join(counts[:-1]) + " and " * (len(counts) > 1) + counts[-1]
-        taken = f"{merged} partial result{'s' * (counts != ['1'])} taken from other threads"
-    parts = [f"{_many(len(levels), 'level')} and {_many(barriers, 'barrier')}; {taken}"]
-    if outside := sum(level.from_outside for level in levels):
-        parts[0] += f", {outside} of them from other blocks"
-    times = {level.times for level in levels}
-    if times != {1}:
-        often = "twice" if max(times) == 2 else f"{max(times)} times"
-        parts.append(f"{'each level runs' if len(times) == 1 else 'some levels run'} {often}")
-    if any(level.to_all for level in found.levels):
-        parts.append("then all threads read the result")
-    return "; ".join(parts) + "."
-
-
-def _many(count: int, what: str) -> str:
-    return counted(count, what) if count else f"no {what}s"
+    taken = ", ".join(
+        f"{len(level.edges)}{f' ({level.times} times)' * (level.times > 1)}" for level in levels
+    )
+    outside = sum(level.from_outside for level in levels)
+    others = f", of which {outside} from other blocks" if outside else ""
+    to_all = any(level.to_all for level in found.levels)
+    last = "; then all threads read the result" if to_all else ""
+    return (
+        f"{counted(len(levels), 'level')} and {barriers} barrier{'s' * (barriers != 1)}; values "
+        f"taken from other threads, level by level: {taken}{others}{last}."
+    )

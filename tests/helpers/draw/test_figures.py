@@ -249,7 +249,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     ),
     "values from other blocks": (
         lambda: draw.reduction(traced(THROUGH_GLOBAL, 2, 4), 1),
-        "2 partial results taken from other threads, 1 of them from other blocks",
+        "taken from other threads, level by level: 2, of which 1 from other blocks.",
     ),
     "reduction of a cluster": (lambda: draw.reduction(cluster()), "other blocks"),
     "owners of pairs": (
