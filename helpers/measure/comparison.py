@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arguments import checked
-from ..base.json_files import Count, Date, Natural, Samples, Time
+from ..base.json_files import Count, Natural, Samples, Time
 from ..catalogue import store
 from ..catalogue.dispatch import chosen, launch_of, step_hash
 from ..catalogue.registry import COPY
@@ -59,16 +59,6 @@ class Beside(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Added:
-    """Baselines timed with ours and a copy in a later process than the case."""
-
-    samples_us: dict[str, Samples]  # step, baseline or copy -> samples as in a case
-    versions: dict[str, str]
-    utc: Date
-    less_precise: dict[str, float] = field(default_factory=dict)  # as of a case
-
-
-@dataclass(frozen=True)
 class Comparison(AtProblem):
     """One problem: our kernel, the baselines, and the copy or the bandwidth baseline of another
     operation, timed in turn."""
@@ -83,19 +73,14 @@ class Comparison(AtProblem):
     calls: dict[str, Count]  # calls per replay
     skipped: dict[str, str] = field(default_factory=dict)  # baseline -> why it was not timed
     notes: dict[str, str] = field(default_factory=dict)
-    programmatic_us: list[Time] = field(default_factory=list)  # of our kernel, as in `Case`
-    programmatic_copy_us: list[Time] = field(default_factory=list)
     copies_us: dict[str, Samples] = field(default_factory=dict)  # other copy -> samples
-    # From further processes, for baselines that tune anew in each: name -> samples.
+    # From further processes, each with ours and the copy: name -> samples.
     draws: list[dict[str, Samples]] = field(default_factory=list)
     less_precise: dict[str, float] = field(default_factory=dict)  # baseline -> error, ulp
-    added: list[Added] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if any(COPY not in draw for draw in self.draws):
-            raise ValueError(f"a draw is without {COPY}")
-        if any({COPY, self.step} - {*later.samples_us} for later in self.added):
-            raise ValueError(f"what was added is without {COPY} or {self.step}")
+        if any({COPY, self.step} - {*draw} for draw in self.draws):
+            raise ValueError(f"a draw is without {COPY} or {self.step}")
 
     @property
     def copy_us(self) -> float:
@@ -110,26 +95,20 @@ class Comparison(AtProblem):
         fastest."""
         found = [
             Beside(one[name], one.get(self.step, []), one[COPY])
-            for one in (
-                {**self.samples_us, COPY: self.copy_samples_us},
-                *self.draws,
-                *(later.samples_us for later in self.added),
-            )
+            for one in ({**self.samples_us, COPY: self.copy_samples_us}, *self.draws)
             if name in one
         ]
         return found[0] if name == self.step else max(found, key=lambda one: one.share)
 
     @property
     def timed(self) -> list[str]:
-        """Our kernel and the baselines that were timed, in the first process or in one of
-        `added`."""
-        later = [name for one in self.added for name in one.samples_us]
-        return [name for name in dict.fromkeys([*self.samples_us, *later]) if name != COPY]
+        """Our kernel and the baselines that were timed, in the first process or a further one."""
+        names = dict.fromkeys(name for one in (self.samples_us, *self.draws) for name in one)
+        return [name for name in names if name != COPY]
 
     def precision(self, name: str) -> float:
         """The largest error in ulp of a baseline with less precise results; otherwise 0.0."""
-        known = [self.less_precise, *(one.less_precise for one in self.added)]
-        return max(one.get(name, 0.0) for one in known)
+        return self.less_precise.get(name, 0.0)
 
     def median_us(self, name: str) -> float:
         return statistics.median(self.beside(name).samples_us)
@@ -147,15 +126,6 @@ class Comparison(AtProblem):
     def share_of_copy(self, copy: str) -> float:
         """Bandwidth of another copy as a fraction of the plain one's."""
         return self.copy_us / statistics.median(self.copies_us.get(copy, self.copy_samples_us))
-
-    @property
-    def programmatic_share(self) -> float | None:
-        """Bandwidth of ours with a programmatic launch as a fraction of a copy launched in the same
-        way; None if it was not timed."""
-        if not self.programmatic_us:
-            return None
-        copied = statistics.median(self.programmatic_copy_us)
-        return copied / statistics.median(self.programmatic_us)
 
     @property
     def best_baseline(self) -> str | None:
@@ -205,7 +175,7 @@ class Comparison(AtProblem):
     def to_draw(self) -> tuple[str, ...]:
         """The baselines to be timed in one more process: those that tune anew in each and are close
         to the best, or may still become it after one process."""
-        if self.protocol == 1 or self.step not in self.samples_us:
+        if self.step not in self.samples_us:
             return ()
         best, wanted = max(map(self.share, self.samples_us)), []
         for name in self.samples_us:
@@ -369,7 +339,5 @@ def summary(case: Comparison) -> str:
         speedup = case.speedup_over(case.best_baseline)
         interval = f"{speedup.low:.3f} to {speedup.high:.3f}"
         verdict += f" of {case.best_baseline}: {speedup.value:.3f} ({interval})"
-    if case.programmatic_share:
-        verdict += f"; programmatic {case.programmatic_share:.3f} of a copy launched so"
     flag = " above the copy: look!" if case.step and case.share(case.step) > 1.05 else ""
     return f"{name_of(case.problem)}: {shares}; {verdict}{flag}{baselines.left_out(case.skipped)}"

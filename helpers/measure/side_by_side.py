@@ -220,8 +220,6 @@ class ComparisonTask(CampaignTask):
             {name: case.calls for name, case in timed.items()},
             skipped,
             {name: note for name, note in notes.items() if note},
-            of_ours.programmatic_us,
-            of_ours.programmatic_copy_us,
             {name: cases[name].samples_us for name in copies},
             less_precise=less_precise,
         )
