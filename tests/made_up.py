@@ -100,7 +100,7 @@ def on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple) -> Non
         monkeypatch.setattr(module, name, replacement)
 
 
-def no_kernel(*_) -> bench.Candidate:
+def no_kernel(*_, **__) -> bench.Candidate:
     """A candidate that does nothing."""
     return bench.Candidate(lambda x, y: None, {}, {}, None)
 

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -75,6 +75,15 @@ class Observation:
         """Identifies an observation on a GPU; a later one with the same key replaces an earlier
         one."""
         raise NotImplementedError
+
+    @property
+    def names(self) -> Set[str]:
+        """What was measured, or left out for a reason, of what may be missing."""
+        return frozenset()
+
+    def is_current(self) -> bool:
+        """Whether kernels, their code and their launches are still those that were measured."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -252,23 +261,7 @@ def _plain(value: Any) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
 
 
-def put(observations: Sequence[Kind], one: Kind, order: Mapping[Hashable, int]) -> list[Kind]:
-    """Observations with `one` replacing that of the same key, sorted by an order of keys; keys that
-    the order does not contain go last, in their old order."""
-    others = [other for other in observations if other.key != one.key]
-    return sorted([*others, one], key=lambda each: order.get(each.key, len(order)))
-
-
 # ---- what may be compared -----------------------------------------------------------------------
-
-
-def changed(
-    before: Mapping[str, str],
-    now: Mapping[str, str],
-    names: Sequence[str] = MUST_NOT_CHANGE,
-) -> list[str]:
-    """The names whose versions differ, by default of driver, NVRTC and CuPy."""
-    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def same_meaning(run: Run, protocol: Protocol) -> bool:

@@ -11,39 +11,54 @@ import argparse
 import importlib.util
 import inspect
 import itertools
-import shutil
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ..base import gpu
 from ..catalogue import store
 from ..catalogue.dispatch import out_of_date
 from ..catalogue.registry import TORCH, known_steps
-from ..catalogue.store import REFERENCE_GPU, Run
+from ..catalogue.store import Run
 from ..catalogue.tuned import Tuned
-from ..measure import baselines, bench, call_times, side_by_side
-from ..measure.call_times import CallTask, CallTimes, best_baselines, to_time
-from ..measure.campaign import Campaign, CampaignTask, Failure, add_shared_options
-from ..measure.comparison import DTYPES as COMPARED
-from ..measure.profiler import Launch
-from ..measure.profiling import (
-    CountersFile,
-    NumericsFile,
-    SanitizerFile,
-    SassFile,
-    examined_steps,
-    run_kernels,
-    update,
+from ..measure import baselines, bench, call_times, pipeline_timer, side_by_side
+from ..measure import pipelines as pipelined
+from ..measure.call_times import CallTask, CallTimes, best_baselines
+from ..measure.campaign import (
+    REASONS,
+    Campaign,
+    CampaignTask,
+    Failure,
+    add_shared_options,
+    use_cache,
 )
-from ..measure.records import Case, may_stay, takes
+from ..measure.comparison import DRAWS, Comparison, Unseen, order
+from ..measure.comparison import DTYPES as COMPARED
+from ..measure.pipelines import Pipeline
+from ..measure.profiler import Launch
+from ..measure.profiling import FILES, run_kernels, update
+from ..measure.records import Case, takes
 from ..measure.samples import ratio
+from ..measure.side_by_side import ComparisonTask, Draw, PipelineTask
 from ..measure.tuning import PROTOCOL, Compilers, GridPoint, Timer, grid, starts, tuned
+from ..page.comparison_text import unseen_lines
 from ..page.rich import lines_of
 from ..problem.problem import DTYPES, Problem
-from ..problem.shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE, compared_shapes
-from ..simt.words import counted
-from . import libraries
+from ..problem.shapes import (
+    ALONE,
+    AXES,
+    COMPARED_FAMILIES,
+    GROUPS,
+    PIPELINE_SHAPES,
+    RECORDED_SHAPES,
+    REFERENCE_SHAPE,
+    compared_shapes,
+    drawn,
+    entries,
+    linked,
+    name_of,
+)
+from ..simt.words import at_least, rows_x_cols
 
 # ---- steps --------------------------------------------------------------------------------------
 
@@ -92,31 +107,20 @@ def rate(case: Case) -> str:
 
 
 class Steps(Campaign):
-    """Cases of steps that are measured again replace all that are out of date."""
+    """The first new case of a step replaces all cases of the step that are out of date."""
 
-    valid: set[Hashable] = frozenset()
+    stale: Set[Hashable] = frozenset()
 
     def put(self, found: Sequence[Case]) -> None:
-        self.valid = {*self.valid, *(case.key for case in found)}
         steps = {case.step for case in found}
-        self.known = [one for one in self.known if one.step not in steps or one.key in self.valid]
+        gone = {key for key in self.stale if self.known[key].step in steps}
+        self.stale = self.stale - gone
+        self.known = {key: one for key, one in self.known.items() if key not in gone}
         super().put(found)
 
 
 def steps_options(parser: argparse.ArgumentParser) -> None:
-    known = known_names()
-    parser.add_argument(
-        "--steps", nargs="+", metavar="STEP", choices=known, default=known, help="only these steps"
-    )
-    parser.add_argument(
-        "--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="only these dtypes"
-    )
-    add_shared_options(parser, "minutes", "jobs", "fresh")
-
-
-def known_names() -> list[str]:
-    """All steps, variants and trials with a record, in the order of the file."""
-    return [*known_steps(), TORCH]
+    add_shared_options(parser, "minutes", "jobs")
 
 
 def steps(options: argparse.Namespace) -> int:
@@ -125,46 +129,36 @@ def steps(options: argparse.Namespace) -> int:
     Cases are measured again if the kernel's code or launch, a version or the text of the protocol
     changed. A kernel that is wrong or fails at a shape is left out there. Needs only CuPy,
     cuda-bindings, NumPy and ml_dtypes; if PyTorch is installed, its softmax is timed too, as
-    "00_torch".
+    "00_torch". --only finds names such as "07_warp-ROWS2 at 262144 x 1024 float32".
     """
-    names = [*options.steps]
-    if TORCH in names and (reason := baselines.why_not("torch", Problem(*REFERENCE_SHAPE))):
+    names = [*known_steps(), TORCH]
+    campaign = Steps(Case, bench.PROTOCOL, options)
+    campaign.stale = {key for key, case in campaign.known.items() if not case.is_current()}
+    runs = dict.fromkeys(names, run := campaign.run)
+    versions: dict[str, dict[str, str]] = {}
+    if reason := baselines.why_not("torch", Problem(*REFERENCE_SHAPE)):
         print(f"{TORCH} is not recorded: {reason}")
         names.remove(TORCH)
-        if not names:
-            return 1
-    campaign = Steps(Case, bench.PROTOCOL, options)
-    runs = dict.fromkeys(names, run := campaign.run)
-    if TORCH in names:
-        torch = {"torch": baselines.versions()["torch"]}
-        runs[TORCH] = Run(run.device, {**run.versions, **torch}, run.utc, run.protocol)
-    campaign.valid = {
-        case.key
-        for case in campaign.known
-        if case.step in runs and may_stay(case, runs[case.step].versions, bench.PROTOCOL)
-    }
-    done = set() if options.fresh else campaign.valid
+    else:
+        versions[TORCH] = {"torch": baselines.versions()["torch"]}
+        runs[TORCH] = replace(run, versions={**run.versions, **versions[TORCH]})
     fitting = bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
     every = [Problem(r, c, dtype, *inner) for r, c, *inner in fitting for dtype in DTYPES]
-    campaign.order = {key: n for n, key in enumerate(itertools.product(known_names(), every))}
-    taken = {
-        at: [name for name in names if takes(name, at, run.gpu)]
+    campaign.order = [*itertools.product([*known_steps(), TORCH], every)]
+    wanted = {
+        at: [
+            n for n in names if campaign.asked(f"{n} at {at.place(True)}") and takes(n, at, run.gpu)
+        ]
         for at in every
-        if at.dtype in options.dtypes
     }
-    taken = {at: of for at, of in taken.items() if of}
-    tasks = [
-        StepsTask(at, tuple(name for name in of if (name, at) not in done), runs)
-        for at, of in taken.items()
-    ]
-    tasks = [task for task in tasks if task.names]
-    print(
-        f"{len(tasks)} of {counted(len(taken), 'problem')} to record on {run.device['name']}: "
-        f"{', '.join(names)}"
-    )
+    tasks = []
+    for at, some in wanted.items():
+        due = (name for name in some if campaign.why((name, at), (), versions.get(name, {})))
+        tasks.append(StepsTask(at, tuple(due), runs))
     if run.versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
-    return campaign.end(campaign.measure(tasks))
+    tasks = [task for task in tasks if task.names]
+    return campaign.end(campaign.carry_out(tasks, sum(map(bool, wanted.values()))))
 
 
 # ---- tuned --------------------------------------------------------------------------------------
@@ -204,7 +198,7 @@ class TuningTask(CampaignTask):
 
 
 def tuned_options(parser: argparse.ArgumentParser) -> None:
-    add_shared_options(parser, "minutes", "fresh")
+    add_shared_options(parser, "minutes")
 
 
 def tune_grid(options: argparse.Namespace) -> int:
@@ -216,32 +210,157 @@ def tune_grid(options: argparse.Namespace) -> int:
     """
     campaign = Campaign(Tuned, PROTOCOL, options)
     run, at = campaign.run, {one.problem: {"rows": one.rows, "cols": one.cols} for one in grid()}
-    current = [line for line in campaign.known if not out_of_date(line, run.gpu)]
-    campaign.known = [replace(one, **at[one.problem]) for one in current if one.problem in at]
-    same = (one for one in campaign.known if not store.changed(one.run.versions, run.versions))
-    done = set() if options.fresh else {line.problem for line in same}
-    campaign.order = {problem: place for place, problem in enumerate(at)}
-    fitting = bench.shapes_that_fit([problem.shape for problem in at])
-    points = [
-        point for point in grid() if point.problem not in done and point.problem.shape in fitting
+    current = [line for line in campaign.known.values() if not out_of_date(line, run.gpu)]
+    campaign.known = {
+        one.problem: replace(one, **at[one.problem]) for one in current if one.problem in at
+    }
+    campaign.order = [*at]
+    fitting = {*bench.shapes_that_fit([problem.shape for problem in at])}
+    wanted = [
+        point
+        for point in grid()
+        if point.problem.shape in fitting and campaign.asked(point.problem.place(True))
     ]
+    points = [point for point in wanted if campaign.why(point.problem)]
     timer, compilers, ahead = Timer(), Compilers(), iter(points)
     tasks = [TuningTask(point, run, timer, compilers, ahead) for point in points]
     try:
         for task in tasks[:1]:
             task.prepare(AHEAD)
-        return campaign.end(campaign.measure(tasks))
+        return campaign.end(campaign.carry_out(tasks, len(wanted)))
     finally:
         compilers.close()
         timer.close()
+
+
+# ---- comparison ---------------------------------------------------------------------------------
+
+
+def library_options(parser: argparse.ArgumentParser) -> None:
+    """The options of campaigns that time other libraries beside our kernels."""
+    help = "softmax at these shapes alone"
+    parser.add_argument("--shapes", nargs="+", type=rows_x_cols, metavar="ROWSxCOLS", help=help)
+    help = "only these baselines; none if nothing follows"
+    known = [*baselines.BASELINES]
+    parser.add_argument("--baselines", nargs="*", choices=known, default=known, help=help)
+    add_shared_options(parser, "minutes", "warm", "jobs")
+
+
+def comparison_options(parser: argparse.ArgumentParser) -> None:
+    library_options(parser)
+    help = "N problems drawn at random instead, and with --only as many of each group"
+    parser.add_argument("--drawn", type=at_least(1), metavar="N", help=help)
+    help = "of the draw: the commit that froze the tuned plans"
+    parser.add_argument("--seed", type=hexadecimal, metavar="COMMIT", default="0", help=help)
+
+
+def hexadecimal(text: str) -> str:
+    """The text, if it is a hexadecimal number. Raises `ValueError`, as `argparse` expects."""
+    int(text, 16)
+    return text
+
+
+def comparison(options: argparse.Namespace) -> int:
+    """Compare our kernels with other libraries.
+
+    At each shape our kernel, every baseline that supports the shape, and copies are timed in turn:
+    softmax first, then fused and related operations. Shapes whose kernel, baselines or versions
+    differ from the record are compared, most valuable first. Finally, baselines that tune anew in
+    each process are timed in further processes. A baseline that does not support a shape, fails or
+    is wrong is left out there, with the reason. A shape at which our kernel is wrong or fails is
+    not recorded.
+
+    `--drawn N` compares N problems drawn at random instead, with the rule's plan beside ours where
+    the table of tuned plans has another one, and prints the losses first.
+    """
+    use_cache()
+    kind = Unseen if options.drawn else Comparison
+    campaign = Campaign(kind, bench.PROTOCOL, options, baselines.versions())
+    names, seed = tuple(options.baselines), options.seed if options.drawn else ""
+    problems = bench.that_fit([one for one in compared(options) if campaign.asked(title_of(one))])
+    campaign.order = problems if options.drawn else order()
+    if options.drawn:  # a draw replaces one with another seed
+        known = campaign.known.items()
+        campaign.known = {key: one for key, one in known if one.seed == seed}
+    why = {problem: campaign.why(problem, names) for problem in problems}
+    due = [problem for problem in problems if why[problem]]
+    if not options.drawn:
+        due.sort(key=lambda problem: REASONS.index(why[problem]))
+    tasks = [ComparisonTask(one, campaign.run, names, seed) for one in due]
+    failed = campaign.carry_out(tasks, len(problems))
+    for number in range(2, DRAWS + 1):
+        known = [campaign.known[one] for one in problems if one in campaign.known]
+        tasks = [Draw(case, names) for case in known if (names := case.to_draw())]
+        tasks = [task for task in tasks if len(task.case.draws) == number - 2]
+        if tasks and campaign.clock.left_s >= 0:
+            with side_by_side.tuned_anew(number):
+                failed += campaign.measure(tasks, apart=True)
+    status = campaign.end(failed)
+    if options.drawn:
+        known = [campaign.known[one] for one in problems if one in campaign.known]
+        print(*unseen_lines(known), sep="\n")
+    return status
+
+
+def compared(options: argparse.Namespace) -> list[Problem]:
+    """The problems that are drawn, or those of softmax and then of the other operations, most
+    valuable first."""
+    if options.drawn:
+        names = (ALONE, *GROUPS) if options.only else (ALONE,)
+        found = (one for name in names for one in drawn(options.drawn, options.seed, name))
+        return [*dict.fromkeys(found)]
+    families = (shape for shapes in COMPARED_FAMILIES.values() for shape in shapes)
+    alone = [
+        Problem(*shape, dtype)
+        for shape in options.shapes or dict.fromkeys(families)
+        for dtype in COMPARED
+        if options.shapes or shape in compared_shapes(dtype)
+    ]
+    return alone if options.shapes else [*alone, *entries()]
+
+
+def title_of(problem: Problem) -> str:
+    """What --only searches: "softmax, 64 x 1024 float32", "any axis, 8192 x 512 x 64 bfloat16"."""
+    return f"{ALONE}, {name_of(problem)}" if problem.plain else name_of(problem)
+
+
+# ---- pipelines ----------------------------------------------------------------------------------
+
+
+def pipelines(options: argparse.Namespace) -> int:
+    """Time softmax between a kernel that writes x and one that reads y.
+
+    At each shape the kernel that `choose` returns, its variants (plain instead of streaming
+    accesses, no L2 hint, an ordinary launch), every baseline that supports the shape, and a copy
+    are timed in turn, with x in the L2 and evicted from it. Other operations are timed with the two
+    best baselines of the comparison. A baseline that does not support a shape, fails or is wrong is
+    left out there, with the reason. A shape at which our kernel is wrong or fails is not recorded.
+    Apart from the baselines it needs only CuPy, cuda-bindings, NumPy and ml_dtypes.
+    """
+    use_cache()
+    campaign = Campaign(Pipeline, pipeline_timer.PROTOCOL, options, baselines.versions())
+    campaign.order, run = pipelined.order(), campaign.run
+    shapes = itertools.product(COMPARED, options.shapes or PIPELINE_SHAPES)
+    problems = bench.that_fit([Problem(*shape, dtype) for dtype, shape in shapes])
+    problems += [] if options.shapes else linked()
+    best = store.read_if_any(Comparison, campaign.folder)
+    wanted, due = [], []
+    for problem in filter(lambda one: campaign.asked(title_of(one)), problems):
+        known = [] if problem.plain else pipelined.best_baselines(best, problem)
+        names = tuple(name for name in options.baselines if name in known or not known)
+        wanted.append(task := PipelineTask(problem, run, names))
+        keys = [(problem, state) for state in pipelined.states_of(problem, run.gpu.l2)]
+        if any(campaign.why(key, {*names, *task.ours(run.gpu)}) for key in keys):
+            due.append(task)
+    return campaign.end(campaign.carry_out(due, len(wanted)))
 
 
 # ---- calls --------------------------------------------------------------------------------------
 
 
 def calls_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--show", nargs="?", const=REFERENCE_GPU, help="print what is recorded")
-    add_shared_options(parser, "warm", "fresh")
+    parser.add_argument("--show", action="store_true", help="print what is recorded")
+    add_shared_options(parser, "warm")
 
 
 def calls(options: argparse.Namespace) -> int:
@@ -254,56 +373,43 @@ def calls(options: argparse.Namespace) -> int:
     in the record.
     """
     if options.show:
-        return show_calls(options.show)
+        return show_calls()
     if importlib.util.find_spec("torch") is None:
         print("calls are timed on a GPU with PyTorch, which is not installed", file=sys.stderr)
         return 1
-    side_by_side.use_cache()
+    use_cache()
     campaign = Campaign(CallTimes, call_times.PROTOCOL, options, baselines.versions())
     best = best_baselines(campaign.folder)
-    wanted = [Problem(*shape, dtype) for dtype in COMPARED for shape in compared_shapes(dtype)]
-    campaign.order = {problem: place for place, problem in enumerate(wanted)}
-    missing = to_time(wanted, [] if options.fresh else campaign.known, best)
-    if options.warm:
-        names = ((one, name) for one, name in missing.items())
-        jobs = [(name, one) for one, other in names for name in (other, call_times.OURS) if name]
-        side_by_side.in_processes(call_times.compile_ahead, jobs, options.warm)
-    tasks = [CallTask(one, campaign.run, name, best) for one, name in missing.items()]
-    return campaign.end(campaign.measure(tasks))
+    every = [Problem(*shape, dtype) for dtype in COMPARED for shape in compared_shapes(dtype)]
+    campaign.order, tasks = every, []
+    there = {name for name in call_times.CALLED if call_times.installed(name)}
+    wanted = [problem for problem in every if campaign.asked(problem.place(dtype=True))]
+    for problem in wanted:
+        baseline = best.get(problem, "") if best.get(problem) in there else ""
+        names = {call_times.OURS, call_times.TORCH, call_times.NOTHING, baseline} - {""}
+        if campaign.why(problem, names):
+            tasks.append(CallTask(problem, campaign.run, baseline))
+    return campaign.end(campaign.carry_out(tasks, len(wanted)))
 
 
-def show_calls(folder: str) -> int:
-    """Print the records of a GPU; returns the exit status."""
-    try:
-        cases, best = store.read(CallTimes, folder), best_baselines(folder)
-    except (FileNotFoundError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
+def show_calls() -> int:
+    """Print the records of the GPU that is shown; returns the exit status."""
+    cases = store.read(CallTimes)
     run = store.latest(cases)
     old = "" if all(case.is_current() for case in cases) else ", in part of earlier kernels"
     print(f"microseconds a call, {run.device['name']}, {run.utc[:10]}{old}")
     titles = call_times.TITLES
     aligns = ("<28", "<24", "<9", *[">11"] * (len(titles) - 3))
-    rows = lines_of([*zip(titles, aligns, strict=True)], call_times.table(cases, best))
-    print(*rows, *call_times.summary(cases, best), sep="\n")
+    rows = lines_of([*zip(titles, aligns, strict=True)], map(call_times.table_row, cases))
+    print(*rows, *call_times.summary(cases), sep="\n")
     return 0
 
 
 # ---- profile ------------------------------------------------------------------------------------
 
-FILES = {part.kind.file: part for part in (CountersFile, SassFile, NumericsFile, SanitizerFile)}
-TOOLS = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}
-
 
 def profile_options(parser: argparse.ArgumentParser) -> None:
-    known = examined_steps()
-    parser.add_argument(
-        "--only", nargs="+", choices=[*FILES], default=[*FILES], help="only these files"
-    )
-    parser.add_argument(
-        "--steps", nargs="+", metavar="STEP", choices=known, default=known, help="only these steps"
-    )
-    add_shared_options(parser, "jobs", "fresh")
+    add_shared_options(parser, "jobs")
     parser.add_argument("--worker", nargs="+", metavar="LAUNCH", help=argparse.SUPPRESS)
 
 
@@ -319,7 +425,8 @@ def profile(options: argparse.Namespace) -> int:
     sanitizer.jsonl  compute-sanitizer's verdicts on every kernel at the small shapes
 
     The tools run on one step at a time. A second call only repeats kernels whose code or launch
-    changed since, and results with another driver, NVRTC or CuPy.
+    changed since, and results with another driver, NVRTC or CuPy. --only finds names such as
+    "counters 07_warp" and "sanitizer racecheck 07_warp".
 
     Needs a GPU, `ncu`, `cuobjdump` and `compute-sanitizer` on the PATH, and the right to read
     counters.
@@ -327,21 +434,10 @@ def profile(options: argparse.Namespace) -> int:
     if options.worker:
         run_kernels([Launch.parse(text) for text in options.worker])
         return 0
-    if "sass" in options.only and importlib.util.find_spec("cuda.bindings") is None:
-        print("disassembling needs the package cuda-bindings", file=sys.stderr)
-        return 1
-    for tool in (TOOLS[part] for part in options.only if part in TOOLS):
-        if not shutil.which(tool):
-            print(f"profiling needs {tool} of the CUDA toolkit on the PATH", file=sys.stderr)
-            return 1
-    failed = 0
-    for name in options.only:
-        try:
-            failed += update(FILES[name], options)
-        except ValueError as error:  # a file that is damaged
-            print(error, file=sys.stderr)
-            failed += 1
-    return 1 if failed else 0
+    statuses = [status for file in FILES if (status := update(file, options)) is not None]
+    if not statuses:
+        print("--only finds no task", file=sys.stderr)
+    return max(statuses, default=1)
 
 
 # ---- the command --------------------------------------------------------------------------------
@@ -349,16 +445,8 @@ def profile(options: argparse.Namespace) -> int:
 CAMPAIGNS = {
     "steps": (steps, steps_options, "every kernel of the series beside a copy of the same bytes"),
     "tuned": (tune_grid, tuned_options, "the plans of softmax over a grid of shapes"),
-    "comparison": (
-        libraries.comparison,
-        libraries.comparison_options,
-        "our kernels beside other libraries",
-    ),
-    "pipelines": (
-        libraries.pipelines,
-        libraries.pipelines_options,
-        "softmax between a producer and a consumer kernel",
-    ),
+    "comparison": (comparison, comparison_options, "our kernels beside other libraries"),
+    "pipelines": (pipelines, library_options, "softmax between a producer and a consumer kernel"),
     "calls": (calls, calls_options, "what a call of the exported PyTorch file costs"),
     "profile": (profile, profile_options, "profiler counters, sanitizer verdicts, disassembly"),
 }
@@ -381,7 +469,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not getattr(options, "show", None) and not gpu.has_gpu():
         print("kernels are measured on a GPU, and CuPy finds none here", file=sys.stderr)
         return 1
-    return options.run(options)
+    try:
+        return options.run(options)
+    except (FileNotFoundError, ValueError) as error:  # records that are missing or damaged
+        print(error, file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +31,7 @@ from ..export.python import write
 from ..export.request import export_request
 from ..problem.problem import Problem
 from . import baselines
-from .campaign import CampaignTask
+from .campaign import CampaignTask, Job
 from .comparison import Comparison
 from .interop import compiled
 from .samples import in_turn, kept
@@ -78,40 +78,40 @@ class CallTimes(AtProblem):
         step = dispatch.best(self.problem, self.run.gpu)
         return (step, step_hash(step)) == (self.step, self.hash)
 
-    def holds(self, names: Iterable[str]) -> bool:
-        """Whether each of these was timed, or left out for a reason."""
-        return set(names) <= {*self.host_us, *self.skipped}
+    @property
+    def names(self) -> Set[str]:
+        return {*self.host_us, *self.skipped}
+
+    @property
+    def baseline(self) -> str:
+        """The best baseline that was timed; "" if it was left out."""
+        others = self.host_us.keys() - {OURS, TORCH, NOTHING}
+        return next(iter(others), "" if self.skipped else TORCH)
 
 
 COLUMNS = itertools.product(("host", "eager", "graph"), ("ours", "torch", "baseline"))
 TITLES = ("rows x columns", "kernel", "best baseline", *map(" ".join, COLUMNS))
 
 
-def table(cases: Sequence[CallTimes], best: Mapping[Problem, str]) -> Iterator[list[str]]:
-    """Cells under `TITLES`: medians in microseconds, a dash for what was not timed. `best` is what
-    `best_baselines` gives."""
-    for case in cases:
-        baseline = best.get(case.problem, "-")
-        cells = [case.problem.place(), case.step, baseline]
-        for part in (case.host_us, case.eager_us, case.graph_us):
-            medians = {name: f"{statistics.median(us):.2f}" for name, us in part.items()}
-            cells += [medians.get(name, "-") for name in (OURS, TORCH, baseline)]
-        yield cells
+def table_row(case: CallTimes) -> list[str]:
+    """Cells under `TITLES`: medians in microseconds, a dash for what was not timed."""
+    cells = [case.problem.place(), case.step, case.baseline or "-"]
+    for part in (case.host_us, case.eager_us, case.graph_us):
+        medians = {name: f"{statistics.median(us):.2f}" for name, us in part.items()}
+        cells += [medians.get(name, "-") for name in (OURS, TORCH, case.baseline)]
+    return cells
 
 
-def summary(cases: Sequence[CallTimes], best: Mapping[Problem, str]) -> list[str]:
-    """A summary of the medians of all cases, in lines; empty without cases."""
-    if not cases:
-        return []
+def summary(cases: Sequence[CallTimes]) -> list[str]:
+    """A summary of the medians of all cases, in lines."""
     host = sorted(_median(case.host_us, OURS) - _median(case.host_us, TORCH) for case in cases)
     said = [
         f"host: {statistics.median(host):+.2f} us beside torch in the median, {host[-1]:+.2f} at "
         f"most, more than +3 at {sum(us > 3 for us in host)} of {len(host)}"
     ]
-    asked = [(case, best.get(case.problem, "")) for case in cases]
-    beside = [(case, baseline) for case, baseline in asked if baseline in case.graph_us]
+    beside = [case for case in cases if case.baseline in case.graph_us]
     for what in ("eager", "graph") if beside else ():
-        parts = [(getattr(case, f"{what}_us"), baseline) for case, baseline in beside]
+        parts = [(getattr(case, f"{what}_us"), case.baseline) for case in beside]
         leads = [_median(part, baseline) / _median(part, OURS) for part, baseline in parts]
         said.append(
             f"{what}: {min(leads):.2f} to {max(leads):.2f} times as fast as the best baseline, at "
@@ -148,32 +148,20 @@ class CallTask(CampaignTask):
 
     problem: Problem
     run: Run
-    baseline: str
-    best: Mapping[Problem, str]  # for the line of progress
+    baseline: str = ""
 
     def __str__(self) -> str:
-        return self.problem.place()
+        return self.problem.place(dtype=True)
 
     def measure(self) -> list[CallTimes]:
         return [measure(self.problem, self.run, self.baseline)]
 
     def lines(self, found: Sequence[CallTimes]) -> list[str]:
-        return [" ".join(cells) for cells in table(found, self.best)]
+        return [" ".join(table_row(case)) for case in found]
 
-
-def to_time(
-    wanted: Sequence[Problem], cases: Sequence[CallTimes], best: Mapping[Problem, str]
-) -> dict[Problem, str]:
-    """Problem to be timed -> its baseline, "" for none."""
-    there = {name for name in CALLED if installed(name)}
-    known, found = {case.problem: case for case in cases}, {}
-    for problem in wanted:
-        baseline, case = best.get(problem, ""), known.get(problem)
-        baseline = baseline if baseline in there else ""
-        names = {OURS, TORCH, NOTHING, baseline or OURS}
-        if not (case and case.is_current() and case.holds(names)):
-            found[problem] = baseline
-    return found
+    def to_compile(self) -> list[Job]:
+        names = filter(None, (self.baseline, OURS))
+        return [(compile_for, name, self.problem) for name in names]
 
 
 # ---- timing, on a GPU with PyTorch --------------------------------------------------------------
@@ -227,18 +215,14 @@ def _library_of_nothing():
     return library
 
 
-def compile_ahead(name: str, problem: Problem) -> str:
-    """Call an implementation once to fill its cache on disk; returns what went wrong, or ""."""
+def compile_for(name: str, problem: Problem) -> None:
+    """Call an implementation once to fill its cache on disk."""
     import torch
 
-    try:
-        dtype = getattr(torch, problem.dtype)
-        implementation(name)(torch.zeros(problem.shape, dtype=dtype, device="cuda"))
-        torch.cuda.synchronize()
-        free_memory()
-        return ""
-    except Exception as error:  # the measurement meets the error again and records it
-        return f"{name} at {problem.place()}: {type(error).__name__}"
+    dtype = getattr(torch, problem.dtype)
+    implementation(name)(torch.zeros(problem.shape, dtype=dtype, device="cuda"))
+    torch.cuda.synchronize()
+    free_memory()
 
 
 def measure(problem: Problem, run: Run, baseline: str = "") -> CallTimes:

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import os
 import re
 import sys
+import tempfile
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..base import gpu
 from ..catalogue import store
 from ..catalogue.store import Observation, Protocol, Run
+from ..problem.problem import Problem
 from ..simt.words import at_least, counted
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+Job = tuple[Callable[[str, Problem], None], str, Problem]  # compiles what is named for a problem
 
 
 class Failure(RuntimeError):
@@ -191,6 +198,10 @@ class CampaignTask:
         """Progress to be printed."""
         return [str(self)]
 
+    def to_compile(self) -> Iterable[Job]:
+        """What it would compile, to be compiled in other processes before."""
+        return ()
+
 
 def measure(task: CampaignTask) -> Sequence[Observation]:
     return task.measure()
@@ -217,37 +228,73 @@ class Clock:
         return f"{done}/{total}, {self.seconds:.0f} s, {rest:.0f} min to go"
 
 
+REASONS = ("new", "kernels changed", "versions changed")  # most valuable first
+
+
 class Campaign:
-    """The records of a kind on the GPU in use, to be continued in one run. `options` may have
-    minutes and jobs."""
+    """The records of a kind on the GPU in use, to be continued in one run. `versions` are those
+    that a record depends on, beside `MUST_NOT_CHANGE`; `options` those of `add_shared_options`."""
 
     def __init__(
         self,
         kind: type[Observation],
         protocol: Protocol,
         options: argparse.Namespace,
-        versions: Mapping[str, str] | None = None,
+        versions: Mapping[str, str] = MappingProxyType({}),
     ):
-        self.clock = Clock(getattr(options, "minutes", None))
-        self.jobs = getattr(options, "jobs", 1)
-        device, versions = gpu.describe_device(), versions or {}
+        self.clock, self.options = Clock(getattr(options, "minutes", None)), options
+        device, now = gpu.describe_device(), {**gpu.describe_versions(), **versions}
         self.kind, self.folder = kind, store.gpu_folder(device["name"])
-        self.run = Run(device, {**gpu.describe_versions(), **versions}, store.utc_now(), protocol)
-        self.known = store.read_if_any(kind, self.folder)
-        self.order: Mapping[Hashable, int] = {}  # of the keys in the file
+        self.run = Run(device, now, store.utc_now(), protocol)
+        self.versions = {name: now[name] for name in (*store.MUST_NOT_CHANGE, *versions)}
+        known = store.read_if_any(kind, self.folder)
+        self.known: dict[Hashable, Observation] = {one.key: one for one in known}
+        self.order: Iterable[Hashable] = ()  # of the keys in the file; others go last
+
+    def asked(self, title: str) -> bool:
+        """Whether --only, if it is given, finds a text."""
+        return not self.options.only or any(re.search(one, title) for one in self.options.only)
+
+    def why(
+        self,
+        key: Hashable,
+        names: Iterable[str] = (),
+        versions: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
+        """Why an observation is to be measured (again), one of `REASONS`; "" if the recorded one
+        is of kernels, launches, versions (and these `versions`) and protocol as they are, and has
+        all of these `names`. Results of libraries that are not installed now stay."""
+        one = self.known.get(key)
+        if one is None or self.options.fresh:
+            return REASONS[0]
+        if not one.is_current():
+            return REASONS[1]
+        same = {**self.versions, **versions}.items() <= one.run.versions.items()
+        same = same and store.same_meaning(one.run, self.run.protocol) and {*names} <= one.names
+        return "" if same else REASONS[2]
 
     def put(self, found: Iterable[Observation]) -> None:
         """Insert observations, and write the file."""
-        for one in found:
-            self.known = store.put(self.known, one, self.order)
-        store.write(self.kind, self.folder, self.known)
+        self.known |= {one.key: one for one in found}
+        places = {key: place for place, key in enumerate(self.order)}
+        ordered = sorted(self.known, key=lambda key: places.get(key, len(places)))
+        store.write(self.kind, self.folder, [self.known[key] for key in ordered])
+
+    def carry_out(self, tasks: Sequence[CampaignTask], wanted: int) -> list[str]:
+        """Say how many of the wanted tasks are to be measured, and `measure` these."""
+        total, device = counted(wanted, "task"), self.run.device["name"]
+        print(f"{len(tasks)} of {total} to measure on {device}", flush=True)
+        if workers := getattr(self.options, "warm", 0):
+            compile_ahead(tasks, workers, self.clock.left_s / 3)
+        nothing = self.options.only and not wanted
+        return ["--only finds no task"] if nothing else self.measure(tasks)
 
     def measure(self, tasks: Sequence[CampaignTask], apart: bool = False) -> list[str]:
         """Measure tasks in order, on several GPUs or `apart` in other processes, and store the
         results; print a sentence for each failure that is to be reported, and return these."""
         left = deque(tasks if self.clock.left_s >= 0 else ())
         done, total, failed, since = 0, len(left), [], self.clock.seconds
-        for task, result in deal(measure, left, self.jobs, apart):
+        for task, result in deal(measure, left, getattr(self.options, "jobs", 1), apart):
             lines: Iterable[str] = ()
             if isinstance(result, Failure):
                 rest, reported = task.without(result)
@@ -277,7 +324,8 @@ class Campaign:
 
 
 def add_shared_options(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add some of the options that campaigns share: minutes, warm, jobs, fresh."""
+    """Add the options that all campaigns share, and those of minutes, warm and jobs that are
+    named."""
     shared = {
         "minutes": ("begin nothing after so many minutes", at_least(1), None),
         "warm": ("compile other libraries' kernels in N processes first", at_least(0), 0),
@@ -286,5 +334,61 @@ def add_shared_options(parser: argparse.ArgumentParser, *names: str) -> None:
     for name, (help, type, default) in shared.items():
         if name in names:
             parser.add_argument(f"--{name}", type=type, default=default, metavar="N", help=help)
-    if "fresh" in names:
-        parser.add_argument("--fresh", action="store_true", help="measure again what is recorded")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is recorded")
+    help = "only tasks in whose name one of these regular expressions finds something"
+    parser.add_argument("--only", nargs="+", type=re.compile, metavar="PATTERN", help=help)
+
+
+# ---- compiling ahead ----------------------------------------------------------------------------
+
+# Compile caches of the libraries; separate, because `compile_ahead` deletes from them.
+CACHE = Path(tempfile.gettempdir()) / "softmax-worklog-comparison"
+
+
+def use_cache() -> None:
+    """Direct the compile caches of the libraries to `CACHE`; call it before they are imported."""
+    for variable, folder in (
+        ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+        ("TRITON_CACHE_DIR", "triton"),
+        ("QUACK_CACHE_DIR", "quack"),
+    ):
+        os.environ[variable] = str(CACHE / folder)
+
+
+def compile_ahead(tasks: Iterable[CampaignTask], workers: int, seconds: float) -> None:
+    """Fill the libraries' caches on disk, and CuPy's with our kernels, from several processes,
+    since compiling takes most of a comparison, in the order of the tasks and for so many seconds
+    at most.
+
+    torch.compile also tunes while it compiles. The results found while processes shared the GPU are
+    deleted; the comparison tunes again with the compiled code.
+    """
+    began, done = time.perf_counter(), 0
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        jobs = dict.fromkeys(job for task in tasks for job in task.to_compile())
+        compiled = [pool.submit(_compiled, job) for job in jobs]
+        try:
+            for one in as_completed(compiled, None if seconds == math.inf else max(0.0, seconds)):
+                done += 1
+                if failure := one.result():
+                    print(f"warm-up: {failure}", flush=True)
+        except BrokenProcessPool:
+            print("warm-up: a process ended; what is missing is compiled later", flush=True)
+        except TimeoutError:
+            print("warm-up: out of time; what is missing is compiled later", flush=True)
+        for one in compiled:
+            one.cancel()
+    for tuned in CACHE.rglob("*.best_config"):
+        tuned.unlink()
+    print(f"warm-up of {done} kernels: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def _compiled(job: Job) -> str:
+    """Do a job; returns what went wrong, or ""."""
+    function, name, problem = job
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    try:
+        function(name, problem)
+        return ""
+    except Exception as error:  # the campaign meets the error again and records it
+        return f"{name} at {problem.place(dtype=True)}: {type(error).__name__}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import textwrap
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,7 +39,6 @@ HOPE = 0.5  # after the first process
 SLOWER = "level (slower)"  # slower beyond run-to-run variation, by no more than the tolerance
 VERDICTS = ("ahead", "level", SLOWER, "LOSS", "unsupported")
 COPIES = "variants/00_copy"  # prefix of the names of the other copies
-REASONS = ("new", "ours", "baselines")  # why a problem is compared, most valuable first
 OLDER = (
     "#: ours was timed with an earlier version of the kernel, or with another kernel or launch "
     "than is chosen now"
@@ -105,6 +104,10 @@ class Comparison(AtProblem):
         """Our kernel and the baselines that were timed, in the first process or a further one."""
         names = dict.fromkeys(name for one in (self.samples_us, *self.draws) for name in one)
         return [name for name in names if name != COPY]
+
+    @property
+    def names(self) -> Set[str]:
+        return {*self.timed, *self.skipped}
 
     def precision(self, name: str) -> float:
         """The largest error in ulp of a baseline with less precise results; otherwise 0.0."""
@@ -220,34 +223,17 @@ class Unseen(Comparison):
         return [name for name in self.unsupported if not baselines.refusal(name, self.problem)]
 
 
-def why_again(case: Comparison | None, names: Sequence[str], versions: Mapping[str, str]) -> str:
-    """Why a problem must be compared (again), one of `REASONS`; "" if the recorded `case` has the
-    current kernel and each baseline in its current version, timed or left out. Results of baselines
-    that are not installed now stay."""
-    if case is None:
-        return "new"
-    if not case.is_current():
-        return "ours"
-    asked = set(names) <= {*case.timed, *case.skipped}
-    return "" if asked and has_versions(case, versions) else "baselines"
-
-
 def compared(versions: Mapping[str, str]) -> dict[str, str]:
     """The versions that must match for a comparison with baselines."""
     names = (*store.MUST_NOT_CHANGE, *baselines.PACKAGES)
     return {name: versions[name] for name in names if name in versions}
 
 
-def has_versions(case: AtProblem, versions: Mapping[str, str]) -> bool:
-    """Whether a case was timed with the current versions, as far as they matter."""
-    return compared(versions).items() <= case.run.versions.items()
-
-
-def order() -> dict[Hashable, int]:
-    """Problem -> its position in the file: softmax by dtype and shape, then the other
+def order() -> list[Problem]:
+    """The problems in the order of the file: softmax by dtype and shape, then the other
     operations."""
     alone = [Problem(*shape, dtype) for dtype, shape in itertools.product(DTYPES, COMPARED_SHAPES)]
-    return {problem: place for place, problem in enumerate([*alone, *entries()])}
+    return [*alone, *entries()]
 
 
 # ---- what is said of it -------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,10 +32,9 @@ from ..problem.operations import (
 )
 from ..problem.problem import Problem
 from ..problem.shapes import SCALE
+from .campaign import CACHE
 
 Call = Callable[..., None]  # takes CuPy arrays, enqueues on CuPy's current stream
-# Compile caches of the comparison; separate, because the warm-up deletes from them.
-CACHE = Path(tempfile.gettempdir()) / "softmax-worklog-comparison"
 
 # ---- PyTorch's tensors --------------------------------------------------------------------------
 

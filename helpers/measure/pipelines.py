@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -68,6 +68,10 @@ class Pipeline(AtProblem):
     @property
     def key(self) -> tuple[Problem, str]:
         return self.problem, self.state
+
+    @property
+    def names(self) -> Set[str]:
+        return {*self.pipeline_us, *self.skipped}
 
     @property
     def megabytes(self) -> float:
@@ -167,12 +171,12 @@ def states_of(problem: Problem, l2: int) -> tuple[str, ...]:
     return STATES if size <= MOST_EVICTED * l2 else STATES[:1]
 
 
-def order() -> dict[Hashable, int]:
-    """(problem, state) -> its position in the file: softmax by dtype, shape and state, then
+def order() -> list[tuple[Problem, str]]:
+    """Problems and states in the order of the file: softmax by dtype, shape and state, then
     `shapes.linked`."""
     alone = itertools.product(DTYPES, PIPELINE_SHAPES)
     problems = [*(Problem(*shape, dtype) for dtype, shape in alone), *linked()]
-    return {key: number for number, key in enumerate(itertools.product(problems, STATES))}
+    return [*itertools.product(problems, STATES)]
 
 
 # ---- variants ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple, TypedDict
 from ..base.arguments import checked
 from ..base.json_files import Must, Natural
 from ..catalogue import store
-from ..catalogue.dispatch import step_hash
+from ..catalogue.dispatch import launch_of, plan_of, step_hash
 from ..catalogue.registry import UNFUSED
 from ..catalogue.store import AtProblem, Observation, Run
 from ..problem.problem import Problem
@@ -32,9 +32,9 @@ class Profiled(Observation):
     campaign = "profile"
 
     @property
-    def made_of(self) -> object:
-        """What it depends on besides versions and protocol, such as code and launch."""
-        raise NotImplementedError
+    def complaint(self) -> str:
+        """What is wrong with the kernel; "" if nothing is."""
+        return ""
 
 
 @functools.cache
@@ -64,11 +64,11 @@ class Launch(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Launch:
         """The inverse of `str`."""
-        step, rows, cols, dtype = text.split(":")
-        return cls(step, Problem(int(rows), int(cols), dtype))
+        step, _, place = text.partition(" at ")
+        return cls(step, problem_at(place))
 
     def __str__(self) -> str:
-        return f"{self.step}:{self.at.rows}:{self.at.cols}:{self.at.dtype}"
+        return f"{self.step} at {self.at.place(dtype=True)}"
 
 
 UNFUSED_LAUNCH = Launch(UNFUSED, Problem(*REFERENCE_SHAPE))
@@ -101,9 +101,9 @@ class NsightCounters(AtProblem, Profiled):
     def key(self) -> Launch:
         return Launch(self.step, self.at)
 
-    @property
-    def made_of(self) -> tuple:
-        return self.kernel_hash, self.launch
+    def is_current(self) -> bool:
+        launch = {} if self.step == UNFUSED else launch_of(self.step, self.at, self.run.gpu)
+        return (step_hash(self.step), launch) == (self.kernel_hash, self.launch)
 
     @cached_property
     def metrics(self) -> list[tuple[str, dict[str, float]]]:
@@ -140,6 +140,12 @@ def nsight_unfused(gpu: str | None = None) -> list[tuple[str, dict[str, float]]]
 # ---- compute-sanitizer --------------------------------------------------------------------------
 
 
+def problem_at(place: str) -> Problem:
+    """The problem of the text "64 x 1024 float32", `Problem.place` with its dtype."""
+    rows, _, cols, dtype = place.split()
+    return Problem(int(rows), int(cols), dtype)
+
+
 class Examined(NamedTuple):
     """A step and a tool of compute-sanitizer."""
 
@@ -164,9 +170,15 @@ class SanitizerResult(Profiled):
     def key(self) -> Examined:
         return Examined(self.step, self.tool)
 
+    def is_current(self) -> bool:
+        return step_hash(self.step) == self.kernel_hash and all(
+            launch_of(self.step, problem_at(place), self.run.gpu) == launch
+            for place, launch in self.launches.items()
+        )
+
     @property
-    def made_of(self) -> tuple:
-        return self.kernel_hash, self.launches
+    def complaint(self) -> str:
+        return f"{self.tool} found {self.errors} errors in {self.step}" if self.errors else ""
 
 
 # ---- disassembly --------------------------------------------------------------------------------
@@ -200,9 +212,10 @@ class Disassembly(Profiled):
     def key(self) -> Compiled:
         return Compiled(self.step, self.at)
 
-    @property
-    def made_of(self) -> tuple:
-        return self.kernel_hash, self.options
+    def is_current(self) -> bool:
+        plan = plan_of(self.step, self.at, self.run.gpu) if self.at else None
+        options = [*plan.options] if plan else []
+        return (step_hash(self.step), options) == (self.kernel_hash, self.options)
 
 
 @checked
@@ -279,10 +292,6 @@ class Formula(Profiled):
     @property
     def key(self) -> str:
         return self.formula
-
-    @property
-    def made_of(self) -> str:
-        return self.expression
 
 
 @checked

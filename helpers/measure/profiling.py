@@ -6,27 +6,27 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import itertools
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..base.gpu import SWITCH, Gpu
 from ..base.paths import ROOT
-from ..catalogue import registry, store
-from ..catalogue.dispatch import launch_of, step_hash
+from ..catalogue import registry
+from ..catalogue.dispatch import launch_of, plan_of, step_hash
 from ..catalogue.plan import DTYPE_OPTIONS
-from ..catalogue.registry import UNFUSED, known_steps
 from ..catalogue.store import Protocol, Run
 from ..problem.problem import Problem
 from ..problem.shapes import (
@@ -60,23 +60,6 @@ from .profiler import (
 from .records import families_of
 
 SMALL_TRIALS = ("08_ahead-CLUSTERS1",)  # one persistent cluster takes all rows
-
-
-class ToolRun(NamedTuple):
-    """One run of a tool: launches of one step."""
-
-    step: str
-    launches: tuple[Launch, ...] = ()
-    tool: str = ""  # of compute-sanitizer
-
-    def __str__(self) -> str:
-        launches = f": {len(self.launches)} launches" if self.launches else ""
-        return f"{self.tool} {self.step}{launches}".lstrip()
-
-
-def examined_steps() -> list[str]:
-    """All steps, variants and trials with a record, and trials that are only profiled."""
-    return [*known_steps(), *SMALL_TRIALS]
 
 
 def launches(which: str = "all", gpu: Gpu | None = None) -> list[Launch]:
@@ -150,78 +133,6 @@ def run_tool(command: list[str]) -> subprocess.CompletedProcess:
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=live)
 
 
-# ---- a file of observations ---------------------------------------------------------------------
-
-
-class ProfilerFile(ABC):
-    """One file: the observations that it should contain, and how they are made."""
-
-    kind: ClassVar[type[Profiled]]
-    title: ClassVar[str]  # in lines of progress
-    protocol: ClassVar[Protocol]
-
-    def __init__(self, run: Run):
-        self.run = run
-
-    @abstractmethod
-    def wanted(self) -> Mapping[Hashable, object]:
-        """The key of each observation that the file should hold -> what it is `made_of` now."""
-
-    @abstractmethod
-    def batches(self, missing: Sequence[Hashable], steps: Sequence[str]) -> list[ToolRun]:
-        """The runs that make the missing observations of these steps."""
-
-    @abstractmethod
-    def look(self, batch: ToolRun) -> list[Profiled]:
-        """The observations of a run, made in this process or in a child with a copy of this object.
-        Raises `Failure` if there are none."""
-
-    def complaints(self, found: Sequence[Profiled]) -> list[str]:
-        """Errors found in the kernels, one line each."""
-        return []
-
-
-@dataclass(frozen=True)
-class ToolTask(CampaignTask):
-    """One run of a tool for a file."""
-
-    part: ProfilerFile
-    run: ToolRun
-
-    def __str__(self) -> str:
-        return str(self.run)
-
-    def measure(self) -> list[Profiled]:
-        return self.part.look(self.run)
-
-
-def update(make: type[ProfilerFile], options: argparse.Namespace) -> int:
-    """Bring a file up to date for the steps of `options`, all of it if it has `fresh`; returns the
-    exit status: 1 after a failed run or a complaint."""
-    campaign = Campaign(make.kind, make.protocol, options)
-    part, known = make(campaign.run), campaign.known
-    wanted = part.wanted()
-    campaign.order = {key: place for place, key in enumerate(wanted)}
-    campaign.known = [one for one in known if one.key in wanted]
-    valid = {
-        one.key
-        for one in campaign.known
-        if one.made_of == wanted[one.key]
-        and one.run.protocol == part.protocol
-        and not store.changed(one.run.versions, campaign.run.versions)
-    }
-    missing = [key for key in wanted if options.fresh or key not in valid]
-    batches = [ToolTask(part, one) for one in part.batches(missing, options.steps)]
-    print(f"{part.title}: {len(batches) or 'no'} batches to run", flush=True)
-    status = campaign.end(campaign.measure(batches))
-    if not batches and 0 < len(campaign.known) < len(known):
-        campaign.put(())  # without observations that are no longer wanted
-    for line in part.complaints(campaign.known):
-        print(line, file=sys.stderr)
-        status = 1
-    return status
-
-
 # ---- counters -----------------------------------------------------------------------------------
 
 # Metrics that the prose uses. Only Nsight has DRAM bytes: the SIMT machine has no caches.
@@ -256,41 +167,27 @@ NCU = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--csv"]
 NCU += ["--print-units", "base"]
 
 
-class CountersFile(ProfilerFile):
-    kind, title = NsightCounters, "counters"
-    protocol = {"version": 1, "command": " ".join(NCU), "metrics": [*METRICS]}
-
-    def wanted(self) -> dict[Launch, tuple]:
-        chosen = [UNFUSED_LAUNCH, *launches(gpu=self.run.gpu)]
-        return {one: (step_hash(one.step), self.launch(one)) for one in chosen}
-
-    def launch(self, one: Launch) -> dict[str, int]:
-        return {} if one.step == UNFUSED else launch_of(one.step, one.at, self.run.gpu)
-
-    def batches(self, missing: Sequence[Launch], steps: Sequence[str]) -> list[ToolRun]:
-        of_step = {step: tuple(one for one in missing if one.step == step) for step in steps}
-        return [ToolRun(step, chosen) for step, chosen in of_step.items() if chosen]
-
-    def look(self, batch: ToolRun) -> list[NsightCounters]:
-        found = profile_batch(batch)
-        each = [found] if batch.step == UNFUSED else [[one] for one in found]
-        return [
-            NsightCounters(
-                bench.problem_of(one.step, one.at),
-                self.run,
-                one.step,
-                step_hash(one.step),
-                self.launch(one),
-                counted,
-            )
-            for one, counted in zip(batch.launches, each, strict=True)
-        ]
+def count(run: Run, chosen: Sequence[Launch]) -> list[NsightCounters]:
+    """Nsight Compute's counters of launches of one step."""
+    found = profile_launches(chosen)
+    each = [found] if chosen[0] == UNFUSED_LAUNCH else [[one] for one in found]
+    return [
+        NsightCounters(
+            bench.problem_of(one.step, one.at),
+            run,
+            one.step,
+            step_hash(one.step),
+            {} if one == UNFUSED_LAUNCH else launch_of(one.step, one.at, run.gpu),
+            counted,
+        )
+        for one, counted in zip(chosen, each, strict=True)
+    ]
 
 
-def profile_batch(batch: ToolRun) -> list[Counted]:
+def profile_launches(chosen: Sequence[Launch]) -> list[Counted]:
     """Run the worker under ncu and return the counters of each kernel in order. Raises `Failure` if
     ncu fails or saw other launches."""
-    done = run_tool([*NCU, "--metrics", ",".join(METRICS), *worker_command(batch.launches)])
+    done = run_tool([*NCU, "--metrics", ",".join(METRICS), *worker_command(chosen)])
     start = done.stdout.find('"ID"')
     if done.returncode or start < 0:
         print(f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}", file=sys.stderr)
@@ -303,13 +200,13 @@ def profile_batch(batch: ToolRun) -> list[Counted]:
         values = {row["Metric Name"]: value_of(row["Metric Value"]) for row in rows[number]}
         kernel = rows[number][0]["Kernel Name"]
         found.append({"kernel": kernel, "values": [values.get(name) for name in METRICS]})
-    if batch.step == UNFUSED:
+    if chosen[0] == UNFUSED_LAUNCH:
         if len(found) < 5:
             raise Failure(f"ncu saw {len(found)} launches of five array operations")
         return found
-    if len(found) != len(batch.launches):
-        raise Failure(f"ncu saw {len(found)} launches instead of {len(batch.launches)}")
-    for one, asked in zip(found, batch.launches, strict=True):
+    if len(found) != len(chosen):
+        raise Failure(f"ncu saw {len(found)} launches instead of {len(chosen)}")
+    for one, asked in zip(found, chosen, strict=True):
         if one["kernel"].split("(")[0] != load(asked.step).name:
             raise Failure(f"ncu saw {one['kernel']} where {asked} ran")
     return found
@@ -332,31 +229,18 @@ KEPT = frozenset(
 )
 
 
-class SassFile(ProfilerFile):
-    kind, title = Disassembly, "sass"
-    protocol = {"version": 1, "command": "cuobjdump -sass kernel.cubin", "kept": sorted(KEPT)}
-
-    def wanted(self) -> dict[Compiled, tuple]:
-        return {
-            one: (step_hash(one.step), [*options]) for one, _, options in compilations(self.run.gpu)
-        }
-
-    def batches(self, missing: Sequence[Compiled], steps: Sequence[str]) -> list[ToolRun]:
-        of_missing = {one.step for one in missing}
-        return [ToolRun(step) for step in steps if step in of_missing]
-
-    def look(self, batch: ToolRun) -> list[Disassembly]:
-        found = []
-        for (step, at), code, options in compilations(self.run.gpu):
-            if step == batch.step:
-                read = disassemble(code, options, f"sm_{self.run.device['compute_capability']}")
-                in_order = [name for name in read if name.split(".")[0] in KEPT]
-                counts = Counter(name.split(".")[0] for name in read)
-                hash_ = step_hash(step)
-                found.append(
-                    Disassembly(self.run, step, hash_, [*options], in_order, dict(counts), at)
-                )
-        return found
+def disassembled(run: Run, keys: Sequence[Compiled]) -> list[Disassembly]:
+    """The instructions of compilations of one step, as planned for the GPU of the run."""
+    found = []
+    for key in keys:
+        options = plan_of(key.step, key.at, run.gpu).options if key.at else ()
+        arch = f"sm_{run.device['compute_capability']}"
+        read = disassemble(load(key.step).code, options, arch)
+        in_order = [name for name in read if name.split(".")[0] in KEPT]
+        counts = dict(Counter(name.split(".")[0] for name in read))
+        hash_ = step_hash(key.step)
+        found.append(Disassembly(run, key.step, hash_, [*options], in_order, counts, key.at))
+    return found
 
 
 def disassemble(code: str, options: Sequence[str], arch: str) -> list[str]:
@@ -370,19 +254,17 @@ def disassemble(code: str, options: Sequence[str], arch: str) -> list[str]:
     return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
 
 
-def compilations(gpu: Gpu | None = None) -> Iterator[tuple[Compiled, str, tuple[str, ...]]]:
-    """(what is compiled, source, options) for every step and variant; with a Build table, for each
-    dtype at each large shape, as planned for a GPU."""
+def compilations(gpu: Gpu) -> list[Compiled]:
+    """Every step and variant; with a Build table, for each dtype at each large shape that a plan
+    for a GPU accepts."""
+    found = []
     for step in (*registry.steps(), *registry.variants()):
-        kernel = load(step)
-        if not kernel.header.build:
-            yield Compiled(step), kernel.code, ()
-            continue
-        for dtype in (dtype.name for dtype in kernel.header.dtypes):
-            for shape in (*LARGE_SHAPES, *LARGE_LONG_SHAPES):
-                if kernel.accepts(*shape, dtype, gpu):
-                    options = kernel.bind(*shape, dtype, gpu).options
-                    yield Compiled(step, Problem(*shape, dtype)), kernel.code, options
+        contract = load(step).header
+        dtypes = [dtype.name for dtype in contract.dtypes]
+        shapes = itertools.product(dtypes, (*LARGE_SHAPES, *LARGE_LONG_SHAPES))
+        at = [Problem(*shape, dtype) for dtype, shape in shapes] if contract.build else [None]
+        found += [Compiled(step, one) for one in at if one is None or launch_of(step, one, gpu)]
+    return found
 
 
 # ---- errors of the arithmetic -------------------------------------------------------------------
@@ -397,24 +279,10 @@ NUMERICS = {
 }
 
 
-class NumericsFile(ProfilerFile):
-    """Measured in one go, if an error of any of `NUMERICS` is missing."""
-
-    kind, title = Formula, "numerics"
-    protocol = {"version": 1, "inputs": "2^20 random x and s, seed 0"}
-
-    def wanted(self) -> dict[str, str]:
-        return {formula: expression for formula, (expression, _) in NUMERICS.items()}
-
-    def batches(self, missing: Sequence[str], steps: Sequence[str]) -> list[ToolRun]:
-        return [ToolRun("errors of the arithmetic")] if missing else []
-
-    def look(self, batch: ToolRun) -> list[Formula]:
-        errors = measure_errors()
-        return [
-            Formula(self.run, formula, expression, errors[formula])
-            for formula, expression in self.wanted().items()
-        ]
+def formulas(run: Run, keys: Sequence[str]) -> list[Formula]:
+    """The errors of `NUMERICS`, all measured in one go."""
+    errors = measure_errors()
+    return [Formula(run, key, NUMERICS[key][0], errors[key]) for key in NUMERICS]
 
 
 def measure_errors() -> dict[str, dict[str, Errors]]:
@@ -460,55 +328,135 @@ OPTIONS = {
 }
 
 
-class SanitizerFile(ProfilerFile):
-    kind, title = SanitizerResult, "compute-sanitizer"
-    protocol = {
-        "version": 1,
-        "command": {
-            tool: " ".join(["compute-sanitizer", "--tool", tool, *options])
-            for tool, options in OPTIONS.items()
-        },
-    }
-
-    def __init__(self, run: Run):
-        super().__init__(run)
-        self.small: dict[str, tuple[Launch, ...]] = {}
-        for one in launches("small", run.gpu):
-            self.small[one.step] = (*self.small.get(one.step, ()), one)
-
-    def wanted(self) -> dict[Examined, tuple]:
-        made_of = {step: (step_hash(step), self.launches(step)) for step in self.small}
-        return {Examined(step, tool): made_of[step] for tool in OPTIONS for step in self.small}
-
-    def launches(self, step: str) -> dict[str, dict[str, int]]:
-        return {
-            at.place(dtype=True): launch_of(step, at, self.run.gpu) for _, at in self.small[step]
-        }
-
-    def batches(self, missing: Sequence[Examined], steps: Sequence[str]) -> list[ToolRun]:
-        return [ToolRun(step, self.small[step], tool) for step, tool in missing if step in steps]
-
-    def look(self, batch: ToolRun) -> list[SanitizerResult]:
-        step, errors = batch.step, errors_in(batch)
-        launched = self.launches(step)
-        return [SanitizerResult(self.run, step, batch.tool, step_hash(step), launched, errors)]
-
-    def complaints(self, found: Sequence[SanitizerResult]) -> list[str]:
-        bad = [one for one in found if one.errors]
-        return [f"{one.tool} found {one.errors} errors in {one.step}" for one in bad]
+SANITIZER = {
+    tool: " ".join(["compute-sanitizer", "--tool", tool, *options])
+    for tool, options in OPTIONS.items()
+}
 
 
-def errors_in(batch: ToolRun) -> int:
+def examined(run: Run, keys: Sequence[Examined]) -> list[SanitizerResult]:
+    """The verdicts of tools on steps."""
+    found = []
+    for step, tool in keys:
+        chosen = [one for one in launches("small", run.gpu) if one.step == step]
+        launched = {at.place(dtype=True): launch_of(step, at, run.gpu) for _, at in chosen}
+        errors = errors_in(tool, chosen)
+        found.append(SanitizerResult(run, step, tool, step_hash(step), launched, errors))
+    return found
+
+
+def errors_in(tool: str, chosen: Sequence[Launch]) -> int:
     """Run the worker under a tool and return the number of reported errors. Raises `Failure` if
     there is no summary, or if the worker failed although the tool found nothing."""
-    command = SanitizerFile.protocol["command"][batch.tool].split()
-    done = run_tool([*command, *worker_command(batch.launches)])
+    done = run_tool([*SANITIZER[tool].split(), *worker_command(chosen)])
     summaries = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)
     hazards = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", done.stdout)
     errors = max(map(int, (*summaries, *hazards)), default=None)
     if errors is None or (done.returncode and not errors):
         print(f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}", file=sys.stderr)
-        raise Failure(f"{batch.tool} ended with status {done.returncode} and no error found")
+        raise Failure(f"{tool} ended with status {done.returncode} and no error found")
     if errors:
         print("\n".join(done.stdout.splitlines()[:20]), file=sys.stderr)
     return errors
+
+
+# ---- the files of profiler data -----------------------------------------------------------------
+
+
+class ProfilerFile(NamedTuple):
+    """How the observations of a kind are made."""
+
+    kind: type[Profiled]
+    protocol: Protocol
+    keys: Callable[[Gpu], Sequence[Hashable]]  # of all observations, in the order of the file
+    look: Callable[[Run, Sequence], list[Profiled]]  # at some of them
+    tool: str = ""  # that must be on the PATH
+
+
+FILES = (
+    ProfilerFile(
+        NsightCounters,
+        {"version": 1, "command": " ".join(NCU), "metrics": [*METRICS]},
+        lambda gpu: [UNFUSED_LAUNCH, *launches(gpu=gpu)],
+        count,
+        "ncu",
+    ),
+    ProfilerFile(
+        Disassembly,
+        {"version": 1, "command": "cuobjdump -sass kernel.cubin", "kept": sorted(KEPT)},
+        compilations,
+        disassembled,
+        "cuobjdump",
+    ),
+    ProfilerFile(
+        Formula,
+        {"version": 1, "inputs": "2^20 random x and s, seed 0"},
+        lambda gpu: [*NUMERICS],
+        formulas,
+    ),
+    ProfilerFile(
+        SanitizerResult,
+        {"version": 1, "command": SANITIZER},
+        lambda gpu: [
+            Examined(step, tool)
+            for tool in OPTIONS
+            for step in dict.fromkeys(one.step for one in launches("small", gpu))
+        ],
+        examined,
+        "compute-sanitizer",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ProfilerTask(CampaignTask):
+    """One run of a tool."""
+
+    title: str
+    run: Run
+    keys: tuple[Hashable, ...]
+    look: Callable[[Run, Sequence], list[Profiled]]
+
+    def __str__(self) -> str:
+        return self.title
+
+    def measure(self) -> list[Profiled]:
+        """Raises `Failure` if there are no observations."""
+        return self.look(self.run, self.keys)
+
+
+def title_of(file: ProfilerFile, key: Hashable) -> str:
+    """The run of a tool that makes an observation: one for each step, and for each of the tools of
+    compute-sanitizer; one for all formulas."""
+    words = file.kind.file, getattr(key, "tool", ""), getattr(key, "step", "")
+    return " ".join(filter(None, words))
+
+
+def update(file: ProfilerFile, options: argparse.Namespace) -> int | None:
+    """Bring a file up to date; returns the exit status: 1 after a failed run or a complaint, None
+    if --only finds no run for it."""
+    campaign = Campaign(file.kind, file.protocol, options)
+    campaign.order = file.keys(campaign.run.gpu)
+    recorded, keys = len(campaign.known), {*campaign.order}
+    campaign.known = {key: one for key, one in campaign.known.items() if key in keys}
+    asked: dict[str, list[Hashable]] = {}
+    for key in campaign.order:
+        if campaign.asked(title := title_of(file, key)):
+            asked.setdefault(title, []).extend([key] if campaign.why(key) else [])
+    if not asked:
+        return None
+    tasks = [
+        ProfilerTask(title, campaign.run, tuple(due), file.look)
+        for title, due in asked.items()
+        if due
+    ]
+    if tasks and file.tool and not shutil.which(file.tool):
+        print(f"profiling needs {file.tool} of the CUDA toolkit on the PATH", file=sys.stderr)
+        return 1
+    status = campaign.end(campaign.carry_out(tasks, len(asked)))
+    if not tasks and 0 < len(campaign.known) < recorded:
+        campaign.put(())  # without observations that are no longer wanted
+    for complaint in filter(None, (one.complaint for one in campaign.known.values())):
+        print(complaint, file=sys.stderr)
+        status = 1
+    return status

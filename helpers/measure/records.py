@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypedDict
 
@@ -24,7 +24,7 @@ from ..base.paths import RECORDS
 from ..catalogue import registry, store
 from ..catalogue.dispatch import launch_of, plan_of, step_hash
 from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
-from ..catalogue.store import MUST_NOT_CHANGE, AtProblem, Protocol, Run
+from ..catalogue.store import AtProblem, Run
 from ..problem.problem import Problem
 from ..problem.shapes import (
     EVEN_SHAPE,
@@ -342,14 +342,6 @@ def _cases_of(gpu: str | None) -> dict[str, list[Case]]:
     for case in store.read_if_any(Case, gpu):
         found.setdefault(case.step, []).append(case)
     return found
-
-
-def may_stay(case: Case, versions: Mapping[str, str], protocol: Protocol) -> bool:
-    """Whether a case need not be measured again: kernel, launch and versions are unchanged, and the
-    text of its protocol is that of its version."""
-    names = (*MUST_NOT_CHANGE, "torch")  # only cases of PyTorch have it
-    same = not store.changed(case.run.versions, versions, names)
-    return same and store.same_meaning(case.run, protocol) and case.is_current()
 
 
 def recorded_steps() -> list[Record]:

@@ -6,15 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
-import multiprocessing
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -31,13 +26,13 @@ from ..run.bound import load
 from ..run.check import WrongResult
 from ..run.references import allowed, expected, reference, tolerance, ulp
 from ..simt.words import are
-from . import baselines, bench, interop, pipeline_timer, pipelines
+from . import baselines, bench, campaign, interop, pipeline_timer, pipelines
 from .baselines import BASELINES, OFFERS, TWO_KERNELS
 from .bench import Candidate, fresh_pool
 from .campaign import CampaignTask, Failure
-from .comparison import COPIES, NEAR, Comparison, Unseen, has_versions, summary
+from .comparison import COPIES, NEAR, Comparison, Unseen, summary
 from .gpu_arrays import verify
-from .pipelines import Pipeline, file_of, states_of, trial_of, variants
+from .pipelines import Pipeline, file_of, trial_of, variants
 from .records import Timed, load_record
 
 MATTERS = 2**30  # from this size on, the recorded copies rank as they do here
@@ -46,17 +41,17 @@ MATTERS = 2**30  # from this size on, the recorded copies rank as they do here
 # ---- other libraries -----------------------------------------------------------------------------
 
 
-def candidate(name: str, problem: Problem) -> Candidate:
+def candidate(name: str, problem: Problem, precision: Precision | None = None) -> Candidate:
     """A baseline for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols),
     16-bit ones of any 2-byte type, or the arrays of another operation, and enqueues one call on
-    CuPy's current stream.
+    CuPy's current stream. `precision` records how precise results of softmax alone are.
 
     Call `baselines.why_not` first. A baseline compiles here or in its first call.
     """
     offer = OFFERS[problem.operation.name][name]
     call = offer.make(problem) if offer.make else two_kernels_call(problem)
     if problem.plain:
-        return Candidate(call, {}, {}, Precision())
+        return Candidate(call, {}, {}, precision or Precision())
     judge = partial(verify, check=check_result, unwritten=offer.unwritten)
     judge = partial(judge, problem, numbers(problem))
     return Candidate(call, {}, {}, None, judge=_once(judge) if offer.in_place else judge)
@@ -239,6 +234,11 @@ class ComparisonTask(CampaignTask):
     def lines(self, found: Sequence[Comparison]) -> list[str]:
         return [summary(case) for case in found]
 
+    def to_compile(self) -> list[campaign.Job]:
+        cached = [name for name in self.baselines if BASELINES[name].disk_cache]
+        names = [name for name in cached if not baselines.why_not(name, self.problem)]
+        return [(compile_for, name, self.problem) for name in (*names, OURS)]
+
     def skipped(self) -> dict[str, str]:
         """Baseline that failed or does not support the problem -> why."""
         reasons = {
@@ -255,25 +255,12 @@ def measure_beside(
     ulp of the less precise baselines."""
     free_memory()
     makers = {step: bench.maker(step, numbers(problem)) for step in ours}
-    compared: dict[str, object] = {}
-    makers |= {name: maker_of(name, compared) for name in names}
+    precision = {name: Precision() for name in names}
+    makers |= {name: partial(candidate, name, precision=precision[name]) for name in names}
     makers |= {name: bench.copy_maker(name) for name in copies}
     cases = bench.measure(makers, problem)
-    found = {name: one for name, one in compared.items() if isinstance(one, Precision)}
-    return cases, {name: round(one.worst_ulp, 2) for name, one in found.items() if one.worst_ulp}
-
-
-def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Maker:
-    """The maker of a baseline's candidate; the function that compares its result goes to
-    `compared`."""
-
-    def make(problem: Problem) -> Candidate:
-        made = candidate(name, problem)
-        if compared is not None:
-            compared[name] = made.compare
-        return made
-
-    return make
+    worst = {name: round(one.worst_ulp, 2) for name, one in precision.items()}
+    return cases, {name: ulp for name, ulp in worst.items() if ulp}
 
 
 def other_copies(problem: Problem) -> list[str]:
@@ -325,8 +312,6 @@ class Draw(CampaignTask):
 class PipelineTask(ComparisonTask):
     """One problem to be timed."""
 
-    steps: tuple[str, ...] = ()  # in addition to what `choose` returns
-
     def measure(self) -> list[Pipeline]:
         """Time our kernels, the baselines that support the problem, and the copy, in each state.
         Raises `Failure` that names the kernel or baseline which is wrong or fails."""
@@ -334,7 +319,7 @@ class PipelineTask(ComparisonTask):
         skipped, ours = self.skipped(), self.ours(gpu)
         free_memory()
         makers = {name: bench.maker(name, numbers(problem)) for name in ours}
-        makers |= {name: maker_of(name) for name in self.baselines if name not in skipped}
+        makers |= {name: partial(candidate, name) for name in self.baselines if name not in skipped}
         cases = []
         for state, series in pipeline_timer.measure(makers, problem).items():
             timed = [name for name in series.pipeline_us if trial_of(name) in ours]
@@ -361,34 +346,15 @@ class PipelineTask(ComparisonTask):
     def lines(self, found: Sequence[Pipeline]) -> list[str]:
         return [pipelines.summary(case) for case in found]
 
-    def is_done(self, cases: Sequence[Pipeline]) -> bool:
-        """Whether cases contain everything that the task times, in its current form; baselines
-        timed or left out."""
-        gpu, problem = self.run.gpu, self.problem
-        names = self.ours(gpu)
-        launches = {name: launch_of(name, problem, gpu) for name in names}
-        hashes = {file: step_hash(file) for file in map(file_of, names)}
-        known = {
-            case.state
-            for case in cases
-            if case.problem == problem
-            and all(case.launches.get(name) == launch for name, launch in launches.items())
-            and hashes.items() <= case.hashes.items()
-            and set(self.baselines) <= {*case.pipeline_us, *case.skipped}
-            and has_versions(case, self.run.versions)
-        }
-        return known >= {*states_of(problem, gpu.l2)}
-
     def ours(self, gpu: Gpu) -> list[str]:
-        """Our trials to be timed: the kernel that `choose` returns and the other steps that support
-        the problem, with their variants."""
-        steps = [chosen(self.problem, gpu), *self.steps]
-        taking = [step for step in steps if step and launch_of(step, self.problem, gpu)]
-        names = (name for step in taking for name in variants(step, self.problem, gpu))
-        return list(dict.fromkeys(names))
+        """Our trials to be timed: the kernel that `choose` returns, with its variants."""
+        step = chosen(self.problem, gpu)
+        return variants(step, self.problem, gpu) if step else []
 
 
 # ---- compiling ahead ----------------------------------------------------------------------------
+
+OURS = "ours"  # name of our chosen kernel among the baselines
 
 
 def empty_arrays(problem: Problem) -> list:
@@ -403,97 +369,29 @@ def empty_arrays(problem: Problem) -> list:
     ]
 
 
-def use_cache() -> None:
-    """Direct the compile caches of the baselines to `interop.CACHE`; call it before they are
-    imported."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(interop.CACHE / "inductor")
-    os.environ["TRITON_CACHE_DIR"] = str(interop.CACHE / "triton")
-    os.environ["QUACK_CACHE_DIR"] = str(interop.CACHE / "quack")
+def compile_for(name: str, problem: Problem) -> None:
+    """Run a baseline once at a problem in this process, or compile our own kernel."""
+    import cupy
+
+    with fresh_pool():
+        if name == OURS:
+            if step := chosen(problem, gpu_in_use()):
+                bench.maker(step)(problem)
+            return
+        arrays = empty_arrays(problem)
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            candidate(name, problem).run(*arrays)
+            stream.synchronize()
 
 
 @contextlib.contextmanager
 def tuned_anew(number: int) -> Iterator[None]:
     """Hide earlier tuning results from processes started within; `number` names their own cache
     folder, which is emptied. They reuse what Triton compiled."""
-    folder, before = interop.CACHE / f"inductor-{number}", os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    folder, before = campaign.CACHE / f"inductor-{number}", os.environ["TORCHINDUCTOR_CACHE_DIR"]
     shutil.rmtree(folder, ignore_errors=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     try:
         yield
     finally:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
-
-
-def warm_up(
-    problems: Sequence[Problem],
-    names: Sequence[str],
-    workers: int,
-    seconds: float = math.inf,
-) -> None:
-    """Fill the baselines' caches on disk, and CuPy's with our kernels, from several processes,
-    since compiling takes most of a comparison, in the order of the problems and for so many seconds
-    at most.
-
-    torch.compile also tunes while it compiles. The results found while processes shared the GPU are
-    deleted; the comparison tunes again with the compiled code.
-    """
-    cached = [name for name in names if BASELINES[name].disk_cache]
-    able = {one: [name for name in cached if not baselines.why_not(name, one)] for one in problems}
-    jobs = [(name, one) for one in problems for name in (*able[one], OURS)]
-    in_processes(compile_ahead, jobs, workers, seconds)
-
-
-def in_processes(
-    compile_it: Callable[..., str],
-    jobs: Sequence[tuple],
-    workers: int,
-    seconds: float = math.inf,
-) -> None:
-    """Compile the jobs in several processes, by a function of this package that returns what went
-    wrong, and delete the tuning results. Otherwise as `warm_up`."""
-    began = time.perf_counter()
-    context = multiprocessing.get_context("spawn")
-    done = 0
-    with ProcessPoolExecutor(workers, context, _compile_in_one_thread) as pool:
-        tasks = [pool.submit(compile_it, *job) for job in jobs]
-        try:
-            for task in as_completed(tasks, None if seconds == math.inf else max(0.0, seconds)):
-                done += 1
-                if failure := task.result():
-                    print(f"warm-up: {failure}", flush=True)
-        except BrokenProcessPool:
-            print("warm-up: a process ended; what is missing is compiled later", flush=True)
-        except TimeoutError:
-            print("warm-up: out of time; what is missing is compiled later", flush=True)
-        for task in tasks:
-            task.cancel()
-    for tuned in interop.CACHE.rglob("*.best_config"):
-        tuned.unlink()
-    print(f"warm-up of {done} kernels: {time.perf_counter() - began:.0f} s", flush=True)
-
-
-def _compile_in_one_thread() -> None:
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-
-
-OURS = "ours"  # name of our chosen kernel among the baselines
-
-
-def compile_ahead(name: str, problem: Problem) -> str:
-    """Run a baseline once at a problem in this process, or compile our own kernel; returns what
-    went wrong, or ""."""
-    import cupy
-
-    try:
-        with fresh_pool():
-            if name == OURS:
-                if step := chosen(problem, gpu_in_use()):
-                    bench.maker(step)(problem)
-                return ""
-            arrays = empty_arrays(problem)
-            with cupy.cuda.Stream(non_blocking=True) as stream:
-                candidate(name, problem).run(*arrays)
-                stream.synchronize()
-        return ""
-    except Exception as error:  # the comparison meets the error again and records it
-        return f"{name} at {name_of(problem)}: {type(error).__name__}"

@@ -18,7 +18,7 @@ from jupyterlab.labapp import LabApp
 from helpers.base import gpu, paths
 from helpers.catalogue import store
 from helpers.commands import figures, lab, measure, pages
-from helpers.measure import campaign, records
+from helpers.measure import campaign, profiling, records
 from helpers.measure.records import load_record
 from tests.bad_input.inputs import ODD_JSON, Input, damage, few_lines, text_of
 
@@ -28,15 +28,15 @@ FILES = ("steps", "comparison", "pipelines", "calls", "counters", "sass", "sanit
 LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "measure": (
         measure.main,
-        "pipelines --shapes 64x1024 --dtypes float32 --steps 07_warp --minutes 2".split(),
+        "pipelines --shapes 64x1024 --only float32 --baselines torch --minutes 2".split(),
     ),
-    "measure ": (measure.main, "calls --show nvidia-h200 --fresh".split()),
-    "measure  ": (measure.main, "profile --only sass counters --steps 01_naive --fresh".split()),
+    "measure ": (measure.main, "calls --show --fresh".split()),
+    "measure  ": (measure.main, "profile --only sass counters --jobs 2 --fresh".split()),
     "figures": (figures.main, ["--check"]),
     "lab": (lab.main, ["--no-browser", "--port", "8888"]),
     "pages": (pages.main, []),
 }
-OTHERS = ("--show", "--only", "--steps", "--check", "--groups", "--jobs", "comparison")
+OTHERS = ("--show", "--only", "--shapes", "--check", "--drawn", "--jobs", "comparison")
 
 
 def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
         patch.setattr(gpu, "gpu_in_use", lambda: gpu.H200)
         patch.setattr(gpu, "describe_device", lambda: run.device)
         patch.setattr(gpu, "describe_versions", lambda: run.versions)
-        patch.setattr(measure.shutil, "which", lambda tool: tool)
+        patch.setattr(profiling.shutil, "which", lambda tool: tool)
         return Input(f"{only}: {what}", lambda: measure.main(["profile", "--only", only]))
     if name == "figures":
         file = r.choice((stored / "steps.jsonl", folder / "records" / "predictions.json"))

@@ -10,7 +10,7 @@ from helpers.base import gpu
 from helpers.catalogue import dispatch, store
 from helpers.commands import measure as command
 from helpers.commands.measure import StepsTask
-from helpers.measure import baselines, bench, campaign, comparison, interop, side_by_side
+from helpers.measure import baselines, bench, campaign, comparison, side_by_side
 from helpers.measure.campaign import Failure
 from helpers.measure.comparison import (
     Comparison,
@@ -19,7 +19,8 @@ from helpers.measure.comparison import (
     comparison_origin,
     load_comparisons,
 )
-from helpers.measure.profiling import CountersFile, ToolRun, ToolTask
+from helpers.measure.profiler import UNFUSED_LAUNCH
+from helpers.measure.profiling import FILES, ProfilerTask
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.side_by_side import ComparisonTask, PipelineTask
 from helpers.problem.problem import Problem
@@ -81,7 +82,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (campaign, "deal", deal),
         (bench, "maker", lambda *_: no_kernel),
         (bench, "measure", measure),
-        (interop, "CACHE", tmp_path / "cache"),
+        (campaign, "CACHE", tmp_path / "cache"),
         (side_by_side, "candidate", no_kernel),
         (baselines, "versions", lambda: {"torch": "2.11.0"}),
         (baselines, "why_not", why_not),
@@ -101,7 +102,7 @@ def recorded() -> dict[tuple[str, int, int], Comparison]:
 
 
 def test_comparison_is_written_with_reasons_and_notes(machine, capsys) -> None:
-    assert run("--dtypes", "float32") == 0
+    assert run("--only", "float32") == 0
     case = recorded()["float32", 1024, 4096]
     assert case.skipped == {"quack": "not here"}
     assert set(case.samples_us) == {OURS, *baselines.BASELINES} - {"quack"}
@@ -133,12 +134,12 @@ def test_a_wrong_baseline_is_left_out_and_a_wrong_kernel_is_reported(
         return measure(makers, problem)
 
     monkeypatch.setattr(bench, "measure", checked)
-    assert run("--dtypes", "float32") == 0
+    assert run("--only", "float32") == 0
     case = recorded()["float32", 64, 2048]
     assert case.skipped["liger"] == f"wrong result: {message}"
     assert "liger" not in case.samples_us and "torch" in case.samples_us
     wrong = OURS
-    assert run("--dtypes", "float32", "--fresh") == 1
+    assert run("--only", "float32", "--fresh") == 1
     assert recorded()["float32", 64, 2048] == case, "a failure replaces nothing"
     printed = capsys.readouterr().err.splitlines()
     assert printed[-1] == f"not recorded: {OURS} at 64 x 2048 float32: wrong result: {message}"
@@ -158,7 +159,7 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_baseline(
     with pytest.raises(Failure) as caught:
         ComparisonTask(Problem(64, 2048), RUN, ("torch",)).measure()
     assert caught.value.culprit == culprit
-    assert run("--dtypes", "float32") == 1
+    assert run("--only", "float32") == 1
     assert not store.path_of(Comparison, FOLDER).exists()
 
 
@@ -172,7 +173,7 @@ def test_what_is_tuned_anew_is_timed_in_two_more_processes(machine, monkeypatch)
         return draw(task)
 
     monkeypatch.setattr(side_by_side.Draw, "measure", noted)
-    run("--dtypes", "float32")
+    run("--only", "float32")
     assert [one if one == "apart" else one[3] for one in machine[2:]] == [
         "apart",
         [OURS, "compile"],
@@ -182,7 +183,7 @@ def test_what_is_tuned_anew_is_timed_in_two_more_processes(machine, monkeypatch)
     for case in recorded().values():
         assert case.draws == [{OURS: [10.0] * 7, "compile": [10.5] * 7, bench.COPY: [9.5] * 7}] * 2
     count = len(machine)
-    run("--dtypes", "float32")
+    run("--only", "float32")
     assert len(machine) == count, "they are kept"
 
 
@@ -222,7 +223,7 @@ GRADIENT, AXIS = "gradient of softmax", "any axis"
 def test_groups_comparison_what_is_around_softmax(machine, capsys, monkeypatch) -> None:
     """At the shapes of their comparisons, in their order, beside their own yardstick; kept, and not
     timed again, and softmax's cases stay."""
-    run("--dtypes", "float32")
+    run("--only", "float32")
     measured, asked = bench.measure, []
 
     def measure(makers, problem):
@@ -232,7 +233,7 @@ def test_groups_comparison_what_is_around_softmax(machine, capsys, monkeypatch) 
 
     monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(baselines, "why_not", baselines.refusal)
-    assert command.main(["comparison", "--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
+    assert command.main(["comparison", "--only", f"^({GRADIENT}|{AXIS}), .* bfloat16"]) == 0
     wanted = [one for one in entries([GRADIENT, AXIS]) if one.dtype == "bfloat16"]
     assert asked == wanted
     loaded = load_comparisons(FOLDER)
@@ -241,8 +242,9 @@ def test_groups_comparison_what_is_around_softmax(machine, capsys, monkeypatch) 
     assert sum(case.problem.plain for case in loaded) == 2
     assert "gradient of softmax, 32768 x 4096 bfloat16: 06_registers" in capsys.readouterr().out
     count = len(machine)
-    assert command.main(["comparison", "--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
+    assert command.main(["comparison", "--only", f"^({GRADIENT}|{AXIS}), .* bfloat16"]) == 0
     assert len(machine) == count
+    assert command.main(["comparison", "--only", "no such thing"]) == 1
     (case,) = (case for case in loaded if case.problem.inner == 7)
     assert case.rows % 7 == 0 and case.step == OURS
 
@@ -250,12 +252,11 @@ def test_groups_comparison_what_is_around_softmax(machine, capsys, monkeypatch) 
 def test_tasks_can_be_handed_to_another_process() -> None:
     problem = Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1})
     case = replace(comparison_case(), problem=problem)
-    file = CountersFile(RUN)
     for task in (
         ComparisonTask(problem, RUN, ("torch",), failed={"liger": "why"}),
         side_by_side.Draw(case, ("compile",)),
-        PipelineTask(problem, RUN, ("torch",), steps=("07_warp",)),
+        PipelineTask(problem, RUN, ("torch",)),
         StepsTask(problem, ("07_warp",), {"07_warp": RUN}),
+        *(ProfilerTask("counters", RUN, (UNFUSED_LAUNCH,), file.look) for file in FILES),
     ):
         assert pickle.loads(pickle.dumps((campaign.measure, task))) == (campaign.measure, task)
-    assert pickle.loads(pickle.dumps(ToolTask(file, ToolRun("07_warp")))).part.run == RUN

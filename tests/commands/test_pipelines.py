@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.base import gpu
-from helpers.catalogue import store
+from helpers.catalogue import dispatch, store
 from helpers.catalogue.registry import without_hints
 from helpers.commands import measure as command
 from helpers.measure import baselines, bench, pipeline_timer, pipelines, side_by_side
@@ -49,7 +49,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (side_by_side, "gpu_in_use", lambda: gpu.H200),
         (bench, "maker", lambda *_: no_kernel),
         (pipeline_timer, "measure", measure),
-        (side_by_side, "use_cache", lambda: None),
+        (command, "use_cache", lambda: None),
         (side_by_side, "candidate", no_kernel),
         (baselines, "versions", lambda: {"torch": "2.11.0"}),
         (baselines, "why_not", lambda name, *_: "not here" if name == "quack" else ""),
@@ -60,7 +60,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 
 def run(*options: str) -> int:
     return command.main(
-        ["pipelines", "--dtypes", "float32", "--baselines", "torch", "quack", *FEW, *options]
+        ["pipelines", "--only", "float32", "--baselines", "torch", "quack", *FEW, *options]
     )
 
 
@@ -68,26 +68,28 @@ def recorded() -> list[Pipeline]:
     return load_pipelines(FOLDER)
 
 
-def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsys) -> None:
-    assert run("--steps", "09_grid") == 0
+def test_pipelines_are_written_with_variants_launches_and_reasons(
+    machine, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(dispatch, "best", lambda *_: "09_grid")
+    assert run() == 0
     fresh, evicted = recorded()
     assert (fresh.state, evicted.state) == ("fresh", "evicted")
-    ours = variants("08_cluster", Problem(1, 32000))
-    others = variants("09_grid", Problem(1, 32000))
-    early = [name for name in others if "PROGRAMMATIC1" in name]
-    names = {*ours, *others, *(name + ORDINARY for name in early)}
+    ours = variants("09_grid", Problem(1, 32000))
+    early = [name for name in ours if "PROGRAMMATIC1" in name]
+    names = {*ours, *(name + ORDINARY for name in early)}
     assert {*fresh.launches} == names and len(early) == 2
     assert {*fresh.pipeline_us} == {COPY, "torch", *fresh.launches}
     assert fresh.skipped == {"quack": "not here"} and fresh.calls == 50
-    assert fresh.chosen == ours[0] and fresh.plain == without_hints("08_cluster")
+    assert fresh.chosen == ours[0] and fresh.plain == without_hints("09_grid")
     assert fresh.launches[early[0]] == fresh.launches[early[0] + ORDINARY]
     printed = capsys.readouterr().out
     assert "[1/1, " in printed and "1 x 32000 float32, evicted: us 00_copy 11.10" in printed
     assert "quack: not here" in printed
-    assert command.main(["pipelines", *LARGE, "--dtypes", "bfloat16", "--baselines"]) == 0
+    assert command.main(["pipelines", *LARGE, "--only", "bfloat16", "--baselines"]) == 0
     assert [case.state for case in recorded() if case.rows > 1] == ["fresh"]
     large = Problem(65536, 4096, "bfloat16")
-    assert machine[-1] == (large, variants("08_cluster", large))
+    assert machine[-1] == (large, variants("09_grid", large))
 
 
 def test_a_failing_baseline_is_left_out_and_a_failing_kernel_is_reported(
@@ -124,7 +126,7 @@ def test_what_is_around_softmax_is_timed_beside_the_best_two_baselines(machine) 
     )
     assert pipelines.best_baselines([compared], replace(problem, dtype="bfloat16")) == []
     store.write(Comparison, FOLDER, [compared])
-    assert command.main(["pipelines", "--groups", "gradient of softmax"]) == 0
+    assert command.main(["pipelines", "--only", "^gradient of softmax"]) == 0
     wanted = linked(["gradient of softmax"])
     assert [problem for problem, _ in machine] == wanted
     timed = {problem.dtype: {*names} for problem, names in machine}
@@ -134,5 +136,21 @@ def test_what_is_around_softmax_is_timed_beside_the_best_two_baselines(machine) 
     assert found == recorded() and {case.problem for case in found} == {*wanted}
     assert all(case.chosen.startswith("14_backward") and case.plain for case in found)
     count = len(machine)
-    assert command.main(["pipelines", "--groups", "gradient of softmax"]) == 0
+    assert command.main(["pipelines", "--only", "^gradient of softmax"]) == 0
     assert len(machine) == count, "nothing was left to time"
+
+
+def test_what_is_recorded_is_not_timed_again_unless_a_state_or_a_variant_is_missing(
+    machine,
+) -> None:
+    run()
+    assert run() == 0 and len(machine) == 1
+    fresh, evicted = recorded()
+    store.write(Pipeline, FOLDER, [fresh])
+    assert run() == 0 and len(machine) == 2 and len(recorded()) == 2
+    name = next(name for name in fresh.launches if name != fresh.chosen)
+    others = {key: us for key, us in fresh.pipeline_us.items() if key != name}
+    launches = {key: launch for key, launch in fresh.launches.items() if key != name}
+    series = {"pipeline_us": others, "base_us": {key: fresh.base_us[key] for key in others}}
+    store.write(Pipeline, FOLDER, [replace(fresh, launches=launches, **series), evicted])
+    assert run() == 0 and len(machine) == 3 and recorded()[0].launches == fresh.launches

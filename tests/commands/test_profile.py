@@ -20,7 +20,7 @@ from helpers.measure.profiler import (
     NsightCounters,
     SanitizerResult,
 )
-from helpers.measure.profiling import ToolRun, launches, run_tool, worker_command
+from helpers.measure.profiling import launches, run_tool, worker_command
 from helpers.measure.records import launch_of, step_hash
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
@@ -165,7 +165,7 @@ def test_readers_read_what_is_written(tools) -> None:
 @pytest.mark.parametrize("lost", [1, 3])
 def test_launches_that_ncu_missed_are_no_counters(tools, lost: int) -> None:
     tools.plan["lose"] = lost
-    assert tools.run("--only", "counters", "--steps", "01_naive", UNFUSED) == 1
+    assert tools.run("--only", "counters 01_naive", f"counters {UNFUSED}") == 1
     written = tools.path(NsightCounters).exists()
     assert written == (lost == 1), "five of the six launches of the array version are enough"
     if written:
@@ -173,13 +173,13 @@ def test_launches_that_ncu_missed_are_no_counters(tools, lost: int) -> None:
 
 
 def test_other_kernels_than_asked_for_are_refused(tools) -> None:
-    batch = ToolRun("01_naive", (Launch("07_warp", Problem(64, 1024)),))
+    asked = [Launch("07_warp", Problem(64, 1024))]
     tools.run("--only", "numerics")
-    profiling.profile_batch(batch)
-    names = {str(batch.launches[0]): "softmax_other"}
+    profiling.profile_launches(asked)
+    names = {str(asked[0]): "softmax_other"}
     (tools.folder.parent / "plan").write_text(json.dumps({**tools.plan, "names": names}))
     with pytest.raises(campaign.Failure, match="ncu saw softmax_other"):
-        profiling.profile_batch(batch)
+        profiling.profile_launches(asked)
 
 
 def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
@@ -205,7 +205,7 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     assert "memcheck found 1 errors in 07_warp" in said and "= ERROR SUMMARY: 1 err" in said
     tools.plan["errors"] = []
     assert tools.run("--only", "sanitizer") == 1, "what was found stays until it is looked at again"
-    assert tools.run("--only", "sanitizer", "--fresh", "--steps", "07_warp") == 0
+    assert tools.run("--only", "sanitizer .* 07_warp", "--fresh") == 0
 
 
 def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:
@@ -220,7 +220,11 @@ def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:
 
 @pytest.mark.gpu
 def test_worker_runs_on_a_gpu() -> None:
-    texts = ("07_warp:64:1024:float16", "05_float4:65536:4096:float32", str(UNFUSED_LAUNCH))
+    texts = (
+        "07_warp at 64 x 1024 float16",
+        "05_float4 at 65536 x 4096 float32",
+        str(UNFUSED_LAUNCH),
+    )
     chosen = [*map(Launch.parse, texts), Launch("07_warp", Problem(262144, 1024, "bfloat16"))]
     done = run_tool(worker_command(chosen))
     assert (done.returncode, done.stderr) == (0, "")

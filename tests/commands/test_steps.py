@@ -42,15 +42,15 @@ def fake_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
 
 
 def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None:
-    wanted = ["00_copy", "01_naive", "variants/01_naive_fast"]
+    wanted = [f"^{name} at" for name in ("00_copy", "01_naive", "variants/01_naive_fast")]
     fake_gpu.fail_after = 3
     with pytest.raises(KeyboardInterrupt):
-        command.main(["steps", "--steps", *wanted])
+        command.main(["steps", "--only", *wanted])
     assert len(load_record("01_naive", "nvidia-test").cases) == 3
     assert len(load_record("variants/01_naive_fast", "nvidia-test").cases) == 2
 
     fake_gpu.fail_after, first = None, fake_gpu.measured.copy()
-    assert command.main(["steps", "--steps", *wanted]) == 0
+    assert command.main(["steps", "--only", *wanted]) == 0
     assert [problem for _, problem in fake_gpu.measured] == [
         Problem(*shape) for shape in (*GRID_SHAPES[9:], *SWEEP_SHAPES[:3])
     ]
@@ -58,26 +58,26 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
     assert fake_gpu.measured[3] == ({"00_copy", "01_naive"}, Problem(*SWEEP_SHAPES[1]))
     assert len(load_record("01_naive", "nvidia-test").cases) == 5
 
-    assert command.main(["steps", "--steps", *wanted]) == 0
+    assert command.main(["steps", "--only", *wanted]) == 0
     assert len(fake_gpu.measured) == 5, "nothing was left to measure"
-    assert "\n0 of 5 problems to record" in capsys.readouterr().out
+    assert "0 of 5 tasks to measure" in capsys.readouterr().out
 
-    assert command.main(["steps", "--steps", "01_naive", "--fresh"]) == 0
+    assert command.main(["steps", "--only", "^01_naive at", "--fresh"]) == 0
     again = [({"01_naive"}, problem) for _, problem in fake_gpu.measured[:5]]
     assert fake_gpu.measured[5:] == again
     fake_gpu.fail_after = len(fake_gpu.measured) + 1
     with pytest.raises(KeyboardInterrupt):
-        command.main(["steps", "--steps", "01_naive", "--fresh"])
+        command.main(["steps", "--only", "^01_naive at", "--fresh"])
     assert len(load_record("01_naive", "nvidia-test").cases) == 5, "the others stay"
 
 
 def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, capsys) -> None:
-    assert command.main(["steps", "--steps", TORCH, "01_naive"]) == 0
+    assert command.main(["steps", "--only", TORCH, "^01_naive at"]) == 0
     assert "00_torch is not recorded: torch is not installed\n" in capsys.readouterr().out
     assert fake_gpu.measured and not any(TORCH in names for names, _ in fake_gpu.measured)
     fake_gpu.measured.clear()
-    assert command.main(["steps", "--steps", TORCH]) == 1 and fake_gpu.measured == []
-    assert capsys.readouterr().out == "00_torch is not recorded: torch is not installed\n"
+    assert command.main(["steps", "--only", TORCH]) == 1 and fake_gpu.measured == []
+    assert "00_torch is not recorded: torch is not installed\n" in capsys.readouterr().out
 
 
 def test_rate_above_the_copy_is_flagged() -> None:

@@ -12,7 +12,7 @@ from helpers.catalogue import store
 from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU, Run
 from helpers.commands import measure as command
-from helpers.measure import baselines, call_times, side_by_side
+from helpers.measure import baselines, call_times, campaign
 from helpers.measure.call_times import (
     LIGER,
     NOTHING,
@@ -62,8 +62,8 @@ def test_a_case_of_another_kernel_or_text_is_not_current() -> None:
 
 def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
     left_out = replace(case(), skipped={"quack": "refuses so many columns"})
-    assert case().holds([OURS, TORCH]) and left_out.holds([OURS, TORCH, "quack"])
-    assert not case().holds([OURS, TORCH, "quack"])
+    assert case().names == {OURS, TORCH} and left_out.names == {OURS, TORCH, "quack"}
+    assert (case().baseline, left_out.baseline, case(quack=2.0).baseline) == (TORCH, "", QUACK)
 
 
 def test_a_case_without_ours_is_refused(record) -> None:
@@ -97,6 +97,9 @@ def test_each_shape_is_timed_beside_its_best_baseline(record, monkeypatch, capsy
     """On a GPU that is made up."""
     measured, compiled = {}, []
 
+    def compile_ahead(tasks, workers: int, seconds: float) -> None:
+        compiled.extend(job[1:] for task in tasks for job in task.to_compile())
+
     def measure(problem: Problem, run: Run, baseline: str) -> CallTimes:
         measured[problem.shape] = baseline
         found = case(*problem.shape, **{NOTHING: 1.0}, **({baseline: 6.0} if baseline else {}))
@@ -107,8 +110,8 @@ def test_each_shape_is_timed_beside_its_best_baseline(record, monkeypatch, capsy
         (gpu, "describe_device", lambda: DEVICE),
         (importlib.util, "find_spec", lambda name: name),
         (baselines, "versions", dict),
-        (side_by_side, "use_cache", lambda: None),
-        (side_by_side, "in_processes", lambda _, jobs, n: compiled.extend(jobs)),
+        (command, "use_cache", lambda: None),
+        (campaign, "compile_ahead", compile_ahead),
         (call_times, "installed", {QUACK, LIGER}.__contains__),
         (call_times, "measure", measure),
         (command, "compared_shapes", lambda dtype: SHAPES.get(dtype, ())),
@@ -156,8 +159,9 @@ def test_the_command_shows_a_record_anywhere(record, capsys) -> None:
     store.write(CallTimes, REFERENCE_GPU, [replace(case(), hash="0" * 16)])
     command.main(["calls", "--show"])
     assert "in part of earlier kernels" in capsys.readouterr().out
-    assert command.main(["calls", "--show", "nvidia-other"]) == 1
-    assert "no calls of nvidia-other: run make measure ARGS=calls" in capsys.readouterr().err
+    store.path_of(CallTimes).unlink()
+    assert command.main(["calls", "--show"]) == 1
+    assert "no calls of nvidia-h200: run make measure ARGS=calls" in capsys.readouterr().err
 
 
 def test_what_is_recorded_is_of_the_kernels_as_they_are() -> None:

@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from helpers.base import gpu
 from helpers.catalogue import store
+from helpers.catalogue.store import Run
 from helpers.measure import bench, campaign
 from helpers.measure.campaign import Campaign, CampaignTask, Failure, add_shared_options
+from helpers.measure.comparison import Comparison
 from helpers.measure.records import Case
 from helpers.problem.problem import Problem
 from tests import made_up
-from tests.made_up import FOLDER
+from tests.made_up import FOLDER, VERSIONS
 
 EVERY = [Problem(rows, 1024) for rows in (8, 16, 32, 64)]
 MEASURED: list[Problem] = []
@@ -51,9 +54,9 @@ def begun(tmp_path, monkeypatch):
 
     def begin(*options: str) -> Campaign:
         parser = argparse.ArgumentParser()
-        add_shared_options(parser, "minutes", "jobs", "warm", "fresh")
+        add_shared_options(parser, "minutes", "jobs", "warm")
         made = Campaign(Case, bench.PROTOCOL, parser.parse_args([*options]))
-        made.order = {("01_naive", at): place for place, at in enumerate(EVERY)}
+        made.order = [("01_naive", at) for at in EVERY]
         return made
 
     return begin
@@ -108,3 +111,73 @@ def test_a_failure_ends_a_task_or_a_part_of_it(begun, culprit, failed, kept, cap
     said = capsys.readouterr()
     assert said.out == f"records are in {store.path_of(Case, FOLDER)}\n"
     assert said.err == "".join(f"not recorded: {line}\n" for line in failed)
+
+
+# ---- what is measured again ---------------------------------------------------------------------
+
+
+def of_protocol(**changes) -> Run:
+    return replace(made_up.RUN, protocol={**bench.PROTOCOL, **changes})
+
+
+@pytest.mark.parametrize(
+    ("change", "versions", "why"),
+    [
+        ({}, {}, ""),
+        *(({}, {name: "another"}, "versions changed") for name in VERSIONS),
+        ({}, {"torch": "2.0"}, "versions changed"),
+        ({"run": replace(made_up.RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "1"}, ""),
+        (
+            {"run": replace(made_up.RUN, versions={**VERSIONS, "torch": "1"})},
+            {},
+            "",
+        ),  # not here now
+        ({"kernel_hash": "0" * 16}, {}, "kernels changed"),
+        ({"launch": {"grid": 1}}, {}, "kernels changed"),
+        ({"run": of_protocol(version=1)}, {}, ""),  # what is still valid is not timed again
+        ({"run": of_protocol(warmup_s=9)}, {}, "versions changed"),
+    ],
+)
+def test_why_something_is_measured_again(begun, monkeypatch, change, versions, why) -> None:
+    case = replace(made_up.case("01_naive", EVERY[0]), **change)
+    store.write(Case, FOLDER, [case])
+    now = {name: version for name, version in versions.items() if name in VERSIONS}
+    libraries = {name: version for name, version in versions.items() if name not in VERSIONS}
+    options = begun("--minutes", "1").options
+    monkeypatch.setattr(gpu, "describe_versions", lambda: {**VERSIONS, **now})
+    made = Campaign(Case, bench.PROTOCOL, options, libraries)
+    assert made.why(case.key) == why
+    assert made.why(("01_naive", EVERY[1])) == "new"
+    options.fresh = True
+    assert made.why(case.key) == "new"
+
+
+def test_what_was_neither_measured_nor_left_out_is_missing(begun, monkeypatch) -> None:
+    case = made_up.comparison_case()
+    monkeypatch.setattr(Comparison, "is_current", lambda case: True)
+    made = begun()
+    made.known = {case.key: replace(case, skipped={"quack": "why"})}
+    assert made.why(case.key, ["torch", "quack"]) == ""
+    assert made.why(case.key, ["torch", "liger"]) == "versions changed"
+
+
+def test_tasks_are_found_by_any_of_the_patterns(begun) -> None:
+    assert begun().asked("64 x 1024 float32")
+    some = begun("--only", "^64 x", "bfloat16")
+    assert some.asked("64 x 1024 float32") and some.asked("8 x 1024 bfloat16")
+    assert not some.asked("164 x 1024 float32")
+    assert some.carry_out([], 0) == ["--only finds no task"]
+
+
+def test_what_is_compiled_ahead_is_deleted_if_it_was_tuned_and_failures_are_said(
+    begun, monkeypatch, tmp_path, capsys
+) -> None:
+    monkeypatch.setattr(campaign, "CACHE", tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.best_config").write_text("")
+    jobs = [(print, "07_warp", EVERY[0]), (divmod, "liger", EVERY[1]), (print, "07_warp", EVERY[0])]
+    monkeypatch.setattr(Made, "to_compile", lambda task: jobs)
+    campaign.compile_ahead([Made(EVERY[0])], 1, 60.0)
+    said = capsys.readouterr().out
+    assert "warm-up: liger at 16 x 1024 float32: TypeError\n" in said
+    assert "warm-up of 2 kernels" in said and not [*tmp_path.rglob("*.best_config")]

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.base.gpu import H200
 from helpers.base.paths import ROOT
-from helpers.catalogue import dispatch, store
+from helpers.catalogue import store
 from helpers.catalogue.dispatch import best
 from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU
@@ -16,9 +16,9 @@ from helpers.measure.comparison import (
     DTYPES,
     Comparison,
     around_cases,
+    compared,
     comparison_cases,
     load_comparisons,
-    why_again,
 )
 from helpers.measure.records import launch_of, step_hash
 from helpers.page import comparison_text
@@ -159,29 +159,7 @@ def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) ->
     refused(FULL, old, new, f", line 2: {said}")
 
 
-# ---- what is current, and what is compared again -------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "versions", "why"),
-    [
-        ({}, {}, ""),
-        ({"kernel_hash": "another"}, {}, "ours"),
-        ({"launch": {"grid": 1}}, {}, "ours"),
-        ({"run": EARLY}, {}, ""),  # what is still valid is not timed again
-        ({}, {"torch": "2"}, "baselines"),
-        ({"run": replace(RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "2"}, "baselines"),
-        ({"run": replace(RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "1"}, ""),
-        ({"run": replace(RUN, versions={**VERSIONS, "triton": "3"})}, {}, ""),  # not here now
-        ({"samples_us": {OURS: [1.0]}}, {}, "baselines"),
-        ({"samples_us": {OURS: [1.0]}, "skipped": {"torch": "why"}}, {}, ""),
-    ],
-)
-def test_why_a_case_is_compared_again(change: dict, versions: dict, why: str, monkeypatch) -> None:
-    monkeypatch.setattr(dispatch, "best", lambda *_: OURS)
-    case = replace(of_step(OURS, Problem(1024, 4096)), **change)
-    assert why_again(case, ["torch"], {**VERSIONS, **versions}) == why
-    assert why_again(None, ["torch"], VERSIONS) == "new"
+# ---- what is current ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -194,7 +172,8 @@ def test_recorded_comparison_is_complete(dtype: str) -> None:
         assert names <= set(baselines.BASELINES), case.shape
         assert not case.unsupported.keys() - baselines.BASELINES.keys()
         if case.is_current() and case.protocol == bench.PROTOCOL["version"]:
-            assert why_again(case, [*baselines.BASELINES], versions) == ""
+            assert {*baselines.BASELINES} <= case.names
+            assert compared(versions).items() <= case.run.versions.items()
 
 
 def test_recorded_comparison_is_of_the_kernels_as_they_are_now() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.catalogue import registry, store
 from helpers.catalogue.registry import without_hints
-from helpers.measure import baselines, pipelines, side_by_side
+from helpers.measure import baselines, pipelines
 from helpers.measure.comparison import DTYPES
 from helpers.measure.pipelines import (
     VERDICTS,
@@ -19,12 +19,11 @@ from helpers.measure.pipelines import (
     variants,
 )
 from helpers.measure.records import step_hash
-from helpers.measure.side_by_side import PipelineTask
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import PIPELINE_SHAPES, name_of
 from tests import made_up
 from tests.earlier import EARLIER, TUNED_SINCE
-from tests.made_up import FOLDER, PIPELINE_RUN, VERSIONS, pipeline_case, refused
+from tests.made_up import FOLDER, pipeline_case, refused
 
 # (rows, cols, dtype, state) -> why what is chosen may be behind a variant there: its lead in calls
 # that follow each other is more than a percent, say.
@@ -136,16 +135,13 @@ def test_pipelines_survive_saving_and_loading_in_order(folder: Path) -> None:
     evicted = pipeline_case([3.0], *FEW, state="evicted")
     around = pipeline_case([10.0])
     around = replace(around, problem=Problem(4096, 4096, operation="softmax_backward"))
-    found: list[Pipeline] = []
-    for case in (around, pipeline_case([10.0]), evicted, pipeline_case([2.0], *FEW)):
-        found = store.put(found, case, order())
-    store.write(Pipeline, FOLDER, found)
-    assert load_pipelines(FOLDER) == found and pipelines.around_cases(found) == [around]
+    found = [around, pipeline_case([10.0]), evicted, pipeline_case([2.0], *FEW)]
+    store.write(Pipeline, FOLDER, sorted(found, key=lambda case: order().index(case.key)))
+    assert load_pipelines(FOLDER)[:2] == found[:1:-1]
+    assert pipelines.around_cases(load_pipelines(FOLDER)) == [around]
     places = [(case.shape, case.state) for case in pipeline_cases("float32", FOLDER)]
     assert places == [(FEW, "fresh"), (FEW, "evicted"), (LARGE, "fresh")]
     assert store.path_of(Pipeline, FOLDER).read_text().count('"device"') == 1
-    found = store.put(found, pipeline_case([4.0], *FEW, state="evicted"), order())
-    assert len(found) == 4 and round(found[1].us(found[1].best).value) == 4
 
 
 SHORT = replace(  # so that what is damaged below occurs once in its file
@@ -174,26 +170,12 @@ def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) ->
     refused(SHORT, old, new, f", line 2: {said}")
 
 
-def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
-    """Unless a kernel, a rule, a baseline or a version is another, or a state is missing."""
-    few = [pipeline_case([2.0], *FEW, state=state, torch=3.0) for state in pipelines.STATES]
-    task = PipelineTask(Problem(*FEW), PIPELINE_RUN, ("torch",))
-    assert not task.is_done(few[:1]), "evicted is missing"
-    assert task.is_done(few) and replace(task, baselines=()).is_done(few)
-    both = replace(task, baselines=("torch", "liger"))
-    assert not both.is_done(few)
-    assert both.is_done([replace(case, skipped={"liger": "why"}) for case in few])
-    assert not replace(task, problem=Problem(*FEW, "bfloat16")).is_done(few)
-    assert not replace(task, steps=("08_cluster-CLUSTER8",)).is_done(few)
-    assert replace(task, steps=("10_sixteen_bit",)).is_done(few), "it does not take the shape"
-    driver = replace(PIPELINE_RUN, versions={**VERSIONS, "driver": "2.0"})
-    assert not replace(task, run=driver).is_done(few)
-    launches = {name: {**launch, "grid": 1} for name, launch in few[1].launches.items()}
-    assert not task.is_done([few[0], replace(few[1], launches=launches)])
-    large = pipeline_case([500.0], *LARGE)
-    assert PipelineTask(large.problem, PIPELINE_RUN).is_done([large]), "too large to be evicted"
-    monkeypatch.setattr(side_by_side, "step_hash", lambda step: "another")
-    assert not task.is_done(few)
+def test_a_case_of_another_launch_or_text_is_not_current() -> None:
+    case = pipeline_case([2.0], *FEW)
+    assert case.is_current()
+    launches = {name: {**launch, "grid": 1} for name, launch in case.launches.items()}
+    assert not replace(case, launches=launches).is_current()
+    assert not replace(case, hashes=dict.fromkeys(case.hashes, "another")).is_current()
 
 
 # ---- what is recorded -------------------------------------------------------------------------

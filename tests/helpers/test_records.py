@@ -31,7 +31,6 @@ from helpers.measure.records import (
     families_of,
     launch_of,
     load_record,
-    may_stay,
     predictions,
     takes,
 )
@@ -49,7 +48,7 @@ from helpers.problem.shapes import (
 from helpers.run.bound import load
 from tests import made_up
 from tests.earlier import EARLIER, UNRECORDED
-from tests.made_up import FOLDER, VERSIONS
+from tests.made_up import FOLDER
 
 KINDS = [Case, Comparison, Pipeline, CallTimes, NsightCounters, Disassembly, Formula]
 KINDS += [SanitizerResult]
@@ -352,34 +351,6 @@ def test_long_is_grid_and_long_rows_over_one_axis() -> None:
         match="one of grid, few, sweep, unaligned, square, vocabularies, axes, long, not 'longer'",
     ):
         made_up.steady("01_naive").of_family("longer")
-
-
-# ---- going on with a record --------------------------------------------------------------------
-
-OLDER = {"version": 1, "replays": 3}
-
-
-@pytest.mark.parametrize(
-    ("change", "versions", "stays"),
-    [
-        ({}, {}, True),
-        *(({}, {name: "another"}, False) for name in VERSIONS),
-        ({}, {"torch": "2.0"}, False),
-        ({"kernel_hash": "0" * 16}, {}, False),
-        ({"launch": {"grid": 1}}, {}, False),
-        ({"run": dataclasses.replace(made_up.RUN, protocol=OLDER)}, {}, True),
-        (
-            {"run": dataclasses.replace(made_up.RUN, protocol={**bench.PROTOCOL, "warmup_s": 9})},
-            {},
-            False,
-        ),
-    ],
-)
-def test_what_is_measured_again(change: dict, versions: dict, stays: bool) -> None:
-    """Nothing of other versions, code, launch, or of a protocol of the same number that says
-    otherwise; an earlier protocol may stay."""
-    case = dataclasses.replace(made_up.record().cases[0], **change)
-    assert may_stay(case, {**VERSIONS, **versions}, bench.PROTOCOL) == stays
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

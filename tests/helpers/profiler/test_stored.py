@@ -12,11 +12,8 @@ from helpers.measure.bench import numbers_of
 from helpers.measure.gpu_arrays import host_arrays
 from helpers.measure.profiler import Launch, NsightCounters, SanitizerResult
 from helpers.measure.profiling import (
+    FILES,
     OPTIONS,
-    CountersFile,
-    NumericsFile,
-    SanitizerFile,
-    SassFile,
     launches,
 )
 from helpers.measure.records import launch_of, plan_of
@@ -127,16 +124,15 @@ def test_sanitizers_found_no_error_in_any_step() -> None:
         assert one.run.protocol["command"][one.tool].startswith("compute-sanitizer --tool ")
 
 
-@pytest.mark.parametrize("part", [CountersFile, SassFile, SanitizerFile, NumericsFile])
-def test_profiler_data_are_of_kernels_launches_and_protocol_as_they_are(part) -> None:
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.kind.file)
+def test_profiler_data_are_of_kernels_launches_and_protocol_as_they_are(file) -> None:
     """An edited kernel, launch rule or Build line needs `make measure ARGS=profile` again; comments
     do not count."""
-    found = read(part.kind)
-    wanted = part(found[0].run).wanted()
-    assert current(one.key for one in found) == current(wanted)
-    edited = {split_trial(one.step).file for one in found if one.made_of != wanted.get(one.key)}
-    earlier = PROFILED_EARLIER.get(part.kind.file, frozenset())
+    found = read(file.kind)
+    assert current(one.key for one in found) == current(file.keys(found[0].run.gpu))
+    edited = {split_trial(one.step).file for one in found if not one.is_current()}
+    earlier = PROFILED_EARLIER.get(file.kind.file, frozenset())
     assert edited == earlier, "run make measure ARGS=profile, or correct earlier.py"
     for one in found:
         assert one.run.device["name"] == "NVIDIA H200"
-        assert one.run.protocol == part.protocol
+        assert one.run.protocol == file.protocol
