@@ -35,7 +35,7 @@ def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None,
 def why(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **options) -> str:
     """Return the choice of `choose` with its reason, then each higher-ranked kernel and why it was
     rejected, one per line. Arguments and exceptions are those of `choose`."""
-    problem = _as_ranked(Problem(rows, cols, dtype, **options))
+    problem = as_ranked(Problem(rows, cols, dtype, **options))
     chosen, rejected = [], []
     for step, reason, refused in _ranked(problem, gpu or gpu_for_plans()):
         if not refused:
@@ -54,7 +54,7 @@ def why(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **
 
 def best(problem: Problem, gpu: Gpu | None = None) -> str:
     """Return what `choose` returns, for a `Problem`."""
-    problem = _as_ranked(problem)
+    problem = as_ranked(problem)
     rule = candidates(problem, gpu or gpu_for_plans(), 1)[0]
     return next((trial for trial, _, no in _tuned(rule, problem, gpu) if not no), rule)
 
@@ -71,7 +71,7 @@ def candidates(problem: Problem, gpu: Gpu, most: int) -> list[str]:
     """Return up to `most` files or trials that accept a problem, in the order of `choose`; the
     first is the rule's plan. Raises what `choose` raises."""
     accepted, refused = {}, ""
-    for step, _, refused in _ranked(_as_ranked(problem), gpu):
+    for step, _, refused in _ranked(as_ranked(problem), gpu):
         if not refused:
             accepted[step] = True
         if len(accepted) == most:
@@ -81,7 +81,7 @@ def candidates(problem: Problem, gpu: Gpu, most: int) -> list[str]:
     return [*accepted]
 
 
-def _as_ranked(problem: Problem) -> Problem:
+def as_ranked(problem: Problem) -> Problem:
     """Return the problem with the operation that the rankings use: softmax along a middle axis is
     an operation of its own, softmax along the last axis is always SOFTMAX."""
     if problem.inner > 1 and problem.operation is SOFTMAX:

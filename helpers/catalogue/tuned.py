@@ -21,7 +21,7 @@ from typing import Annotated, TypedDict
 
 from ..base import paths
 from ..base.gpu import Gpu, gpu_folder, gpu_for_plans, gpu_name, replaying
-from ..base.json_files import Count, Dtype, Must, Natural, Samples, Time, named
+from ..base.json_files import Count, Dtype, Must, Natural, Samples, Time
 from ..problem.problem import Problem
 from . import store
 from .store import Observation, Run
@@ -111,18 +111,14 @@ def plans_path(folder: str) -> Path:
 
 def tuned_gpus() -> list[str]:
     """Return the folder names of the GPUs that have a file of the reader's plans."""
-    return sorted({path.stem for path in (paths.MINE / "plans").glob("*.json*")})
+    return sorted({path.stem for path in (paths.MINE / "plans").glob("*.jsonl")})
 
 
 def read_plans(folder: str) -> list[Tuned]:
     """Return the reader's plans for a GPU; none if there is no file. Raises `ValueError` that names
-    the file if it is damaged, or if there is only one of the format before."""
+    the file if it is damaged."""
     path = plans_path(folder)
-    if path.is_file():
-        return [*store.read_file(Tuned, path).values()]
-    if (old := path.with_suffix(".json")).is_file():
-        raise ValueError(f"{named(old)} has an earlier format: remove it and run make tune again")
-    return []
+    return [*store.read_file(Tuned, path).values()] if path.is_file() else []
 
 
 def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
@@ -133,12 +129,6 @@ def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
         store.write_file(path, ordered)
     else:
         path.unlink(missing_ok=True)
-
-
-def keep(folder: str, plan: Tuned) -> None:
-    """Save a plan, replacing an earlier one for the same problem."""
-    others = [other for other in read_plans(folder) if other.problem != plan.problem]
-    write_plans(folder, [*others, plan])
 
 
 # ---- what is tuned for a problem ----------------------------------------------------------------

@@ -15,19 +15,19 @@ SOFTMAX_PLANS=0 has `choose` use no such plan.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from ..base import gpu
-from ..catalogue.dispatch import RANKINGS, best, candidates, current_build, out_of_date
+from ..catalogue.dispatch import RANKINGS, as_ranked, best, candidates, out_of_date
 from ..catalogue.store import Run, utc_now
-from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
+from ..catalogue.tuned import Tuned, plans_path, read_plans, tuned_gpus, write_plans
 from ..measure import bench, campaign
 from ..measure.samples import ratio
-from ..measure.tuning import Compilers, Search, Timer
-from ..problem.operations import ANY_AXIS, SOFTMAX
+from ..measure.tuning import Compilers, GridPoint, Search, Timer
+from ..problem.operations import SOFTMAX
 from ..problem.problem import DTYPES, Problem
 from ..problem.shapes import name_of
 from ..simt.words import at_least
@@ -76,19 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def asked_for(options: argparse.Namespace) -> list[Problem]:
-    """What is to be tuned. Raises `ValueError` naming an operation that has not three sizes, or a
-    feature that it has not."""
-    found = []
-    for rows, cols, inner in options.shapes:
-        operation = options.operation
-        if inner > 1 and operation == SOFTMAX.name:
-            operation = ANY_AXIS.name
-        if (inner > 1) != (operation == ANY_AXIS.name):
-            takes = "outer x dim x inner, above 1" if inner == 1 else "rows x columns"
-            raise ValueError(f"{operation} takes {takes}")
-        of = {"operation": operation, "features": tuple(options.features)}
-        found += [Problem(rows, cols, dtype, inner, **of) for dtype in options.dtypes]
-    return found
+    """What is to be tuned. Raises `ValueError` naming a feature that the operation has not."""
+    of = {"operation": options.operation, "features": tuple(options.features)}
+    every = itertools.product(options.shapes, options.dtypes)
+    return [as_ranked(Problem(r, c, dtype, inner, **of)) for (r, c, inner), dtype in every]
 
 
 def tune(
@@ -100,31 +91,22 @@ def tune(
 ) -> None:
     """Search at one problem until that time, and keep what is faster. Raises `Failure` if the
     rule's plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
-    machine, began = run.gpu, time.perf_counter()
-    first = candidates(problem, machine, FILES)
     folder = gpu.gpu_folder(run.device["name"])
-    before = [plan.trial for plan in read_plans(folder) if plan.problem == problem]
+    plans = {plan.problem: plan for plan in read_plans(folder)}
 
     def say() -> None:
-        seconds = time.perf_counter() - began
-        over = sum(search.passed.values())
         print(
-            f"  {seconds:.0f} s, {search.left():.0f} s left to search: {len(search.scores)} timed, "
-            f"{over} passed over, best at first sight {search.best}, "
+            f"  {search.left():.0f} s left to search: {len(search.scores)} timed, "
+            f"{sum(search.passed.values())} passed over, best at first sight {search.best}, "
             f"{1 / search.scores[search.best]:.3f} times as fast as the rule's plan",
             flush=True,
         )
 
-    search = Search(
-        problem,
-        machine,
-        [*dict.fromkeys([*first, best(problem, machine), *before])],
-        timer,
-        reasons,
-        True,
-        lambda: until - time.perf_counter(),
-        say,
-    )
+    first = [*candidates(problem, run.gpu, FILES), best(problem, run.gpu)]
+    first += [plans[problem].trial] if problem in plans else []
+    starts = [*dict.fromkeys(first)]
+    left = lambda: until - time.perf_counter()  # noqa: E731
+    search = Search(problem, run.gpu, starts, timer, reasons, True, left, say)
     print(f"{name_of(problem)}: the rule's plan is {search.rule}", flush=True)
     stopped = None
     try:
@@ -136,22 +118,10 @@ def tune(
     reached = ", ".join(f"{reason} {count}" for reason, count in search.passed.most_common())
     print(f"  {len(search.scores)} timed; passed over: {reached or 'none'}")
     if trial:
-        ours, rule = search.cases[trial], search.cases[search.rule]
-        plan = Tuned(
-            problem,
-            replace(run, utc=utc_now()),
-            rows=(problem.rows, problem.rows),
-            cols=(problem.cols, problem.cols),
-            dtypes=[problem.dtype],
-            rule=search.rule,
-            trial=trial,
-            kernels={step: current_build(step, problem, machine) for step in (trial, search.rule)},
-            trial_us=ours.samples_us,
-            copy_us=ours.copy_samples_us,
-            rule_us=rule.samples_us,
-        )
-        keep(folder, plan)
-        print(f"  {described(plan)}\n  kept in {plans_path(folder)}", flush=True)
+        ranges = (problem.rows, problem.rows), (problem.cols, problem.cols), (problem.dtype,)
+        plans[problem] = search.line(GridPoint(problem, *ranges), trial, run)
+        write_plans(folder, [*plans.values()])
+        print(f"  {described(plans[problem])}\n  kept in {plans_path(folder)}", flush=True)
     else:
         print(f"  nothing is faster than {search.rule} beyond the spread", flush=True)
     if stopped:

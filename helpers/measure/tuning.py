@@ -7,8 +7,8 @@ must then beat the rule's plan beyond run-to-run variation in runs that did not 
 choice.
 
 The quick search, of a second or two, tries neighbours of the rule's plan and the best of these
-together: the shipped table is made by it. The thorough one moves from the plan of
-each file to its best neighbour, one name of the table after the other, and continues from there.
+together: the shipped table is made by it. The thorough one goes on with more neighbours of the best
+trial of each file, until there are no new ones.
 """
 
 from __future__ import annotations
@@ -41,18 +41,17 @@ from .campaign import Failure, one_line
 from .records import Timed
 
 # The values of these names; none of them changes how a kernel is called.
-WARPS, SWITCHED = tuple(range(32, 1025, 32)), (0, 1)
+SWITCHED = (0, 1)
 VALUES = {
-    **{"b": WARPS, "THREADS": WARPS, "CLUSTER": (1, 2, 4, 8, 16), "WIDTH": (1, 2, 4, 8)},
+    **{"b": tuple(range(32, 1025, 32)), "CLUSTER": (1, 2, 4, 8, 16), "WIDTH": (1, 2, 4, 8)},
     **{"LANES": (1, 2, 4, 8, 16, 32), "STREAMING": SWITCHED, "EVICT_LAST": SWITCHED},
     **{"PROGRAMMATIC": (), "LATE": ()},
 }
-# A quick search tries these multiples, and none of the hints for the L2: what they are worth shows
-# in the kernel that runs next, too.
-THREADS = (0.5, 0.75, 1.5, 2)
+THREADS = (0.5, 0.75, 1.5, 2)  # multiples of the current value that are tried
+# Hints for the L2, which a quick search does not try: what they are worth shows in the kernel that
+# runs next, too.
 HINTS = ("EVICT_LAST", "STREAMING", "PROGRAMMATIC")
-REACH = 3  # neighbours on either side, in addition to the other values of the table
-BATCH = 8  # trials that are timed together, or all values of one name
+BATCH = 8  # trials that are timed together
 FEW = 5  # samples in a first look
 FAR = 1.3  # a file is dropped if its best is slower than the overall best by this factor
 WORTH = 0.002  # minimum gain per changed value, so that irrelevant changes are not kept
@@ -86,12 +85,11 @@ def knobs(header: Header) -> dict[str, list[str]]:
     return {name: cases for name, cases in found.items() if VALUES.get(name, True)}
 
 
-def values(name: str, cases: Sequence[str], own: int, thorough: bool = True) -> list[int]:
-    """The alternatives to a name's current value: its neighbours and the plain numbers in its other
-    cases; for a switch, whose cases are 0, 1 or a condition and not 1 alone, the other value. In a
-    quick search only the nearest on either side; two below for LANES, since fewer leave fewer of
-    them idle."""
-    if name == "THREADS" and not thorough:
+def values(name: str, cases: Sequence[str], own: int, reach: int) -> list[int]:
+    """The alternatives to a name's current value: `reach` neighbours on either side, among them the
+    plain numbers in its other cases; for a switch, whose cases are 0, 1 or a condition and not 1
+    alone, the other value. At least two below for LANES, since fewer leave fewer of them idle."""
+    if name == "THREADS":
         return sorted({max(32, int(own * times) // 32 * 32) for times in THREADS} - {own})
     plain = {int(text) for text in cases if text.isdigit()}
     others = [text for text in cases if not text.isdigit()]
@@ -99,14 +97,9 @@ def values(name: str, cases: Sequence[str], own: int, thorough: bool = True) -> 
     decided = cases and conditions and plain <= {0, 1} and (others or 0 in plain)
     step = max(1, own // 8)
     nearest = {own // 2, own - step, own + step, 2 * own} - {0, -1}
-    around = VALUES.get(name, SWITCHED if decided else nearest)
-    below = sorted(value for value in around if value < own)[-REACH:]
-    above = sorted(value for value in around if value > own)[:REACH]
-    found = sorted({*below, *above, *plain} - {own})
-    if thorough:
-        return found
-    below = [value for value in found if value < own][-2 if name == "LANES" else -1 :]
-    return below + [value for value in found if value > own][:1]
+    found = sorted({*VALUES.get(name, SWITCHED if decided else nearest), *plain})
+    below = [value for value in found if value < own][-2 if name == "LANES" else -reach :]
+    return below + [value for value in found if value > own][:reach]
 
 
 def changed(trial: str, name: str, value: int) -> str:
@@ -121,25 +114,24 @@ def worth(trial: str) -> float:
     return 1 + WORTH * len(split_trial(trial).changes)
 
 
-def neighbours(problem: Problem, gpu: Gpu, trial: str) -> list[str]:
-    """The trials that a quick search tries around another. Raises what `Kernel.at` raises."""
-    names = [name for name in knobs(load(trial).header) if name not in HINTS]
-    return [new for name in names for new in around(problem, gpu, trial, name, thorough=False)]
-
-
-def around(problem: Problem, gpu: Gpu, trial: str, name: str, thorough: bool) -> list[str]:
-    """The trials with another value for a name. In a thorough search, a changed number of threads
-    is also tried with the same number of resident blocks per SM, which changes the registers per
-    thread: the two may only help together."""
-    plan, contract = load(trial).at(problem, gpu).plan, load(trial).header
+def neighbours(problem: Problem, gpu: Gpu, trial: str, thorough: bool = False) -> list[str]:
+    """The trials with another value for one name. A thorough search also tries the hints for the
+    L2, values that are no macros, values that are further away, and a changed number of threads
+    with the same number of resident blocks per SM, which changes the registers per thread: the two
+    may only help together. Raises what `Kernel.at` raises."""
+    kernel = load(trial)
+    plan, contract = kernel.at(problem, gpu).plan, kernel.header
     known = {"b": plan.block, **contract.numbers, **plan.macros}
     known |= {key.upper(): value for key, value in plan.values.items()} if thorough else {}
-    if name not in known:
-        return []
-    others = values(name, knobs(contract)[name], known[name], thorough)
-    trials = [changed(trial, name, value) for value in others]
-    if thorough and name == "THREADS" and (resident := plan.macros.get("RESIDENT")):
-        trials += [changed(other, "RESIDENT", resident) for other in trials]
+    trials = []
+    for name, cases in knobs(contract).items():
+        if name not in known or (name in HINTS and not thorough):
+            continue
+        near = values(name, cases, known[name], 2 if thorough else 1)
+        others = [changed(trial, name, value) for value in near]
+        if thorough and name == "THREADS" and (resident := plan.macros.get("RESIDENT")):
+            others += [changed(other, "RESIDENT", resident) for other in others]
+        trials += others
     return trials
 
 
@@ -151,6 +143,15 @@ def _build(trial: str, problem: Problem, gpu: Gpu) -> tuple:
     accept the problem."""
     plan = load(trial).at(problem, gpu).plan
     return split_trial(trial).file, plan.options, tuple(plan.launch.items())
+
+
+class GridPoint(NamedTuple):
+    """A shape that is timed, and the shapes and dtypes that its plan is chosen for."""
+
+    problem: Problem
+    rows: tuple[int, int]  # first and last
+    cols: tuple[int, int]
+    dtypes: tuple[str, ...]
 
 
 @dataclass
@@ -183,26 +184,16 @@ class Search:
         return min(self.scores, key=self._rank, default=self.rule)
 
     def run(self) -> None:
-        """Search until no neighbour is better or the time is over. Raises `Failure` if the rule's
-        plan cannot be timed."""
+        """Search until no neighbour is new or the time is over. Raises `Failure` if the rule's plan
+        cannot be timed."""
         self._try(self._new(self.starts))
-        if not self.thorough:
-            if self.cases[self.rule].share < ENOUGH:
-                self._try(self._new(self._together()))
-            return
-        files, before = [*dict.fromkeys(split_trial(start).file for start in self.starts)], None
-        while before != (before := [*map(self._of, files)]):
-            for file in sorted(files, key=lambda file: self.scores.get(self._of(file), FAR)):
-                if self.scores.get(self._of(file), FAR) >= FAR * self.scores[self.best]:
-                    continue
-                batch, names = [], [*knobs(load(file).header)]
-                for name in names:
-                    batch += self._around(self._of(file), name)
-                    if batch and (len(batch) >= BATCH or name == names[-1]):
-                        if self.left() <= self._longest:
-                            return
-                        self._try(batch)
-                        batch = []
+        if self.cases[self.rule].share < ENOUGH:
+            self._try(self._new(self._together()))
+        while self.thorough and (trials := self._new(self._around())):
+            for first in range(0, len(trials), BATCH):
+                if self.left() <= self._longest:
+                    return
+                self._try(trials[first : first + BATCH])
 
     def verdict(self, rounds: Sequence[int], finalists: int, least: float) -> str | None:
         """The trial that is faster than the rule's plan by more than the factor `least` beyond
@@ -220,19 +211,17 @@ class Search:
                 return None
         return chosen[0] if chosen else None
 
-    def _of(self, file: str) -> str:
-        """The best trial of a file so far."""
-        own = [trial for trial in self.scores if split_trial(trial).file == file]
-        return min(own, key=self._rank, default=file)
-
     def _rank(self, trial: str) -> float:
         return self.scores[trial] * worth(trial)
 
-    def _around(self, trial: str, name: str) -> list[str]:
-        try:
-            return self._new(around(self.problem, self.gpu, trial, name, thorough=True))
-        except ValueError:  # the file does not accept the problem
-            return []
+    def _around(self) -> Iterator[str]:
+        """The neighbours of the best trial of each file that is not far behind."""
+        leaders: dict[str, str] = {}
+        for trial in sorted(self.scores, key=self._rank):
+            leaders.setdefault(split_trial(trial).file, trial)
+        for trial in leaders.values():
+            if self.scores[trial] < FAR * self.scores[self.best]:
+                yield from neighbours(self.problem, self.gpu, trial, thorough=True)
 
     def _together(self) -> list[str]:
         """The changes of two of the three best trials of the rule's file, in one."""
@@ -303,6 +292,19 @@ class Search:
     def _pass_over(self, trial: str) -> None:
         self.passed["wrong or failed"] += 1
         self.scores.pop(trial, None)
+
+    def line(self, point: GridPoint, trial: str, run: Run) -> Tuned:
+        """What was found at a point, with the samples of the last batch."""
+
+        def us(samples_us: Sequence[float]) -> list[float]:
+            return [float(f"{one:.4g}") for one in samples_us]
+
+        builds = {one: current_build(one, point.problem, run.gpu) for one in (self.rule, trial)}
+        ranges = point.rows, point.cols, [*point.dtypes]
+        found, rule = self.cases[trial], self.cases[self.rule]
+        copy_us, rule_us = us(found.copy_samples_us), us(rule.samples_us)
+        series = us(found.samples_us), copy_us, rule_us if trial != self.rule else []
+        return Tuned(point.problem, run, *ranges, self.rule, trial, builds, *series)
 
 
 def speedup(cases: Mapping[str, Timed], rule: str, trial: str) -> samples.Estimate:
@@ -421,14 +423,6 @@ CONFIRM = 15  # samples
 LEAST_SPEEDUP = 1.02  # the least speedup of a plan in the table
 
 
-class GridPoint(NamedTuple):
-    """A shape that is timed, and the ranges of shapes that its plan is chosen for."""
-
-    problem: Problem
-    rows: tuple[int, int]
-    cols: tuple[int, int]
-
-
 def grid() -> list[GridPoint]:
     """The points in the order in which they are tuned: every second length first."""
     points = []
@@ -460,7 +454,7 @@ def _of(cols: int, below: int, dtype: str) -> Iterator[tuple[int, GridPoint]]:
         rows = max(1, -int(-low // row)), int(-(-end // row)) - 1 if end else MAX_INT
         if rows[0] <= rows[1]:
             at = Problem(max(rows[0], int(timed // row)), cols, dtype)
-            yield number, GridPoint(at, rows, (below + 1, cols))
+            yield number, GridPoint(at, rows, (below + 1, cols), DTYPES[dtype])
 
 
 def starts(problem: Problem, gpu: Gpu) -> list[str]:
@@ -479,29 +473,7 @@ def tuned(point: GridPoint, run: Run, time: Callable, reasons: Callable) -> Tune
     problem = point.problem
     search = Search(problem, run.gpu, starts(problem, run.gpu), time, reasons)
     search.run()
-    trial = search.verdict([CONFIRM], 1, LEAST_SPEEDUP) or search.rule
-    return _line(point, search.rule, trial, run, search.cases)
-
-
-def _line(point: GridPoint, rule: str, trial: str, run: Run, found: Mapping[str, Timed]) -> Tuned:
-    kernels = {step: current_build(step, point.problem, run.gpu) for step in (rule, trial)}
-    return Tuned(
-        point.problem,
-        run,
-        point.rows,
-        point.cols,
-        [*DTYPES[point.problem.dtype]],
-        rule,
-        trial,
-        kernels,
-        _rounded(found[trial].samples_us),
-        _rounded(found[trial].copy_samples_us),
-        _rounded(found[rule].samples_us) if trial != rule else [],
-    )
-
-
-def _rounded(samples_us: Sequence[float]) -> list[float]:
-    return [float(f"{us:.4g}") for us in samples_us]
+    return search.line(point, search.verdict([CONFIRM], 1, LEAST_SPEEDUP) or search.rule, run)
 
 
 PROTOCOL = {

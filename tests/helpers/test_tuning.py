@@ -79,7 +79,7 @@ def test_a_planted_optimum_is_found_within_so_many_trials() -> None:
     best = verdict(found)
     plan = load(best).at(WHERE, H200).plan
     assert (plan.cluster, plan.block, plan.macros["STREAMING"]) == (8, 96, 0), best
-    assert len(time.trials) <= 110 and len(found.cases[best].samples_us) == 21
+    assert len(time.trials) <= 120 and len(found.cases[best].samples_us) == 21
     looks = [names for names, few in time.asked if few]
     assert all(names[0] == "08_cluster" for names in looks), "each beside the rule's plan"
     assert [few for _, few in time.asked[-3:]] == [0, 0, 0], "in runs that did not choose it too"
@@ -112,7 +112,7 @@ def test_a_wrong_kernel_that_is_fast_is_passed_over() -> None:
 
 def test_a_trial_that_ends_its_process_costs_no_other() -> None:
     time = MadeUp(planted)
-    time.deadly = {"08_cluster-THREADS160"}
+    time.deadly = {"08_cluster-STREAMING0"}
     found = search(time, "08_cluster")
     found.run()
     assert found.passed["wrong or failed"] == 1 and time.deadly.isdisjoint(found.scores)
