@@ -14,11 +14,10 @@ import functools
 import itertools
 import json
 import os
-import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -27,63 +26,36 @@ MAX_SHOWN = 60  # characters of a value in a message
 
 
 def read_json(path: Path) -> dict:
-    """Return the JSON object in a file. Raises `FileNotFoundError`, and a one-sentence `ValueError`
-    for a file that is empty, truncated or in a merge conflict, or that contains NaN, an infinity, a
-    duplicate key, or anything but an object."""
-    return _parsed(_text(path), named(path))
+    """Return the JSON object in a file. Raises `FileNotFoundError`, and a `ValueError` that names
+    the file if it contains anything else, or NaN or an infinity."""
+    return _parsed(_content(path), named(path))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict]]:
     """Yield the line number and the object of each line of a JSON Lines file. Raises what
     `read_json` raises, with the number of the damaged line."""
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(_content(path).splitlines(), 1):
         yield number, _parsed(line, f"{named(path)}, line {number}")
 
 
-def _text(path: Path) -> str:
-    """Return the text of a file; raise if it is missing, empty or in a merge conflict."""
+def _content(path: Path) -> bytes:
     if path.is_dir():
-        raise ValueError(f"{named(path)} is a folder, not a file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{named(path)} is not UTF-8 text") from None
-    if not text.strip():
-        raise ValueError(f"{named(path)} is empty")
-    if conflict := re.search(r"^(<{7}|={7}|>{7})", text, flags=re.MULTILINE):
-        line = text.count("\n", 0, conflict.start()) + 1
-        raise ValueError(f"{named(path)} has an unresolved merge conflict, line {line}")
-    return text
+        raise ValueError(f"{named(path)} is damaged: a folder instead of a file")
+    return path.read_bytes()
 
 
-def _parsed(text: str, where: str) -> dict:
+def _parsed(text: bytes, where: str) -> dict:
     """Parse a text that must be one JSON object; `where` names it in errors."""
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{where} contains {constant}, which is not valid JSON")
-
-    def unique(pairs: list[tuple[str, object]]) -> dict:
-        fields = dict(pairs)
-        if len(fields) < len(pairs):
-            keys = [key for key, _ in pairs]
-            duplicate = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(f"{where} contains the key {duplicate!r} twice in one object")
-        return fields
+        raise ValueError(f"{constant} is not a number of JSON")
 
     try:
-        data = json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{where} is not valid JSON or is truncated: {error.msg}, line {error.lineno}"
-        ) from None
-    except RecursionError:
-        raise ValueError(f"{where} is nested too deeply to be read") from None
-    except ValueError as error:  # from `refuse` or `unique`, or a number of thousands of digits
-        if str(error).startswith(where):
-            raise
-        raise ValueError(f"{where} contains a number with too many digits") from None
+        data = json.loads(text.decode(), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is damaged: {error}") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{where} contains a {type(data).__name__} instead of an object")
+        raise ValueError(f"{where} is damaged: {type(data).__name__} instead of an object")
     return data
 
 
@@ -183,13 +155,18 @@ def _reader(kind: Any) -> Reader:
     if origin is Annotated:
         return _narrowed(_reader(inner[0]), inner[1:])
     if origin in (types.UnionType, typing.Union):
-        return _optional(_reader(next(one for one in inner if one is not type(None))))
+        other = _reader(next(one for one in inner if one is not type(None)))
+        return lambda value: None if value is None else other(value)
     if origin is list:
-        return _list_of(_reader(inner[0]))
+        item = _reader(inner[0])
+        return lambda value: _each(itertools.repeat(item), _of(list, value))
     if origin is dict:
-        return _dict_of(_reader(inner[1]))
+        item = _reader(inner[1])
+        return lambda value: {n: _inner(item, one, n) for n, one in _of(dict, value).items()}
     if origin is tuple:
-        return _tuple_of(tuple(map(_reader, inner)))
+        long = Must(f"a list of {len(inner)}", lambda value: len(value) == len(inner))
+        items, whole = tuple(map(_reader, inner)), _narrowed(_reader(list), (long,))
+        return lambda value: _each(items, whole(value))
     if of_json := getattr(kind, "of_json", None):
         fields_type = typing.get_type_hints(of_json, include_extras=True)["fields"]
         return _built(_reader(fields_type), of_json)
@@ -198,7 +175,20 @@ def _reader(kind: Any) -> Reader:
         return lambda value: value if isinstance(value, kind) else build(value)
     if typing.is_typeddict(kind):
         return _object(kind, others=True)
-    return _plain(kind)
+    return functools.partial(_of, kind)
+
+
+NAMES = {float: "a number", int: "an integer", str: "a string", bool: "true or false"}
+NAMES |= {dict: "an object", list: "a list"}
+
+
+def _of(kind: type, value: Any) -> Any:
+    """Return a value of a type; an integer is a float too."""
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise _not(value, NAMES[kind])
+    if kind in (int, float) and not abs(value) < 2**63:
+        raise _not(value, "a number below 2^63")
+    return value
 
 
 def _built(read: Reader, build: Callable[[Any], Any]) -> Reader:
@@ -214,23 +204,6 @@ def _built(read: Reader, build: Callable[[Any], Any]) -> Reader:
     return built
 
 
-def _plain(kind: type) -> Reader:
-    allowed = (int, float) if kind is float else (kind,)
-    name = {
-        **{float: "a number", int: "an integer", str: "a string", bool: "true or false"},
-        **{dict: "an object", list: "a list"},
-    }[kind]
-
-    def read(value: Any) -> Any:
-        if type(value) not in allowed:
-            raise _not(value, name)
-        if kind in (int, float) and not abs(value) < 2**63:
-            raise _not(value, "a number below 2^63")
-        return value
-
-    return read
-
-
 def _narrowed(read: Reader, musts: tuple[Must, ...]) -> Reader:
     def narrowed(value: Any) -> Any:
         value = read(value)
@@ -242,10 +215,6 @@ def _narrowed(read: Reader, musts: tuple[Must, ...]) -> Reader:
     return narrowed
 
 
-def _optional(read: Reader) -> Reader:
-    return lambda value: None if value is None else read(value)
-
-
 def _inner(read: Reader, value: Any, key: str | int) -> Any:
     """Read a part of a value; an error gets its key or index."""
     try:
@@ -255,73 +224,37 @@ def _inner(read: Reader, value: Any, key: str | int) -> Any:
         raise
 
 
-def _list_of(read: Reader) -> Reader:
-    return lambda value: _each(itertools.repeat(read), value, "a list")
-
-
-def _tuple_of(reads: tuple[Reader, ...]) -> Reader:
-    return lambda value: _each(reads, value, f"a list of {len(reads)}", len(reads))
-
-
-def _each(reads: Iterable[Reader], items: Any, expected: str, count: int | None = None) -> list:
-    """Read each item of a list with its reader; an error gets the index of the item."""
-    if type(items) is not list or count not in (None, len(items)):
-        raise _not(items, expected)
-    values = []
-    try:
-        for read, item in zip(reads, items, strict=False):
-            values.append(read(item))
-    except Unfit as error:
-        error.path.append(len(values))
-        raise
-    return values
-
-
-def _dict_of(read: Reader) -> Reader:
-    def entries(value: Any) -> dict:
-        if type(value) is not dict:
-            raise _not(value, "an object")
-        return {name: _inner(read, entry, name) for name, entry in value.items()}
-
-    return entries
-
-
-def _required(kind: Any) -> Collection[str]:
-    """The fields of a class that an object must have."""
-    if typing.is_typeddict(kind):
-        return kind.__required_keys__
-    missing = dataclasses.MISSING
-    return [
-        one.name
-        for one in dataclasses.fields(kind)
-        if one.default is missing and one.default_factory is missing
-    ]
+def _each(reads: Iterable[Reader], items: Sequence) -> list:
+    """Read each item of a list with its reader."""
+    pairs = zip(reads, enumerate(items), strict=False)
+    return [_inner(read, item, number) for read, (number, item) in pairs]
 
 
 def _object(kind: Any, others: bool) -> Reader:
     """Read an object with the fields of a class, and with `others` if allowed. Field types are
     resolved on the first read, because one may name a class that is defined further down."""
-    required = _required(kind)
 
     @functools.cache
-    def fields() -> Mapping[str, Reader]:
+    def fields() -> tuple[Mapping[str, Reader], Collection[str]]:
         hints = typing.get_type_hints(kind, include_extras=True)
         own = {n: hint for n, hint in hints.items() if typing.get_origin(hint) is not ClassVar}
-        return {name: _reader(hint) for name, hint in own.items()}
+        required = getattr(kind, "__required_keys__", None)
+        if required is None:
+            every, missing = dataclasses.fields(kind), dataclasses.MISSING
+            required = [f.name for f in every if f.default is f.default_factory is missing]
+        return {name: _reader(hint) for name, hint in own.items()}, required
 
     def read(value: Any) -> dict:
-        if type(value) is not dict:
-            raise _not(value, "an object")
-        readers = fields()
-        if missing := [name for name in readers if name in required and name not in value]:
+        readers, required = fields()
+        given = _of(dict, value)
+        if missing := [name for name in readers if name in required and name not in given]:
             raise Unfit(f"lacks {missing[0]}")
-        values = {}
-        for name, entry in value.items():
-            reader = readers.get(name)
-            if reader is None and not others:
-                raise Unfit(f"has a key {name!r}, which this version does not know")
-            values[name] = entry if reader is None else _inner(reader, entry, name)
-        return values
+        if not others and (unknown := [name for name in given if name not in readers]):
+            raise Unfit(f"has a key {unknown[0]!r}, which this version does not know")
+        return {
+            name: _inner(readers[name], one, name) if name in readers else one
+            for name, one in given.items()
+        }
 
     return read
 
@@ -334,9 +267,6 @@ def _key(name: str | int) -> str:
 
 
 def _not(value: Any, expected: str) -> Unfit:
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except ValueError:  # an integer with more digits than Python converts
-        text = "a huge number"
+    text = json.dumps(value, ensure_ascii=False)
     text = text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
     return Unfit(f"is {text}, not {expected}")

@@ -282,8 +282,8 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
         ('"step"', '"stop"', ", line 2: the object lacks step"),
         ('"step"', '"odd":1,"step"', ", line 2: the object has a key 'odd', which this version"),
         ('"driver"', '"drivers"', ", line 1: versions is .*, not the versions of driver"),
-        ('"01_naive"', '"01_na', ", line 2 is not valid JSON or is truncated: "),
-        ("\n{", "\n<<<<<<< one\n{", " has an unresolved merge conflict, line 2"),
+        ('"01_naive"', '"01_na', ", line 2 is damaged: "),
+        ("\n{", "\n<<<<<<< one\n{", ", line 2 is damaged: "),
     ],
 )
 def test_damaged_record_is_named_in_one_sentence(old: str, new: str, said: str, folder) -> None:
