@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from helpers.simt import Trace
+
 from . import exports, plans, sources, store, traces
 
 NAMES = ("plans", "cupy", "torch", "cpp", *traces.SETS)
 OF_A_COMPILER = (*traces.SETS,)  # counters and lines are those of one version of NVRTC
+read = cache(store.read)
 
 
 def computed(name: str) -> dict:
@@ -28,13 +33,13 @@ def why_not(name: str) -> str:
         return sources.CPP_MISSING
     if name not in OF_A_COMPILER:
         return ""
-    here, there = sources.nvrtc_version(), store.read(name)["nvrtc"]
+    here, there = sources.nvrtc_version(), read(name)["nvrtc"]
     return "" if here == there else f"made with NVRTC {there}, here is {here}"
 
 
 def differences(name: str, every: int = 1) -> list[str]:
     """A sentence for each case of a file that differs, of one case of so many."""
-    stored = store.read(name)
+    stored = read(name)
     if name == "plans":
         return plan_differences(stored)
     there = stored["cases"]
@@ -45,6 +50,19 @@ def differences(name: str, every: int = 1) -> list[str]:
     cases = [case for case in sorted(known)[::every] if case in there]
     found = exports.cupy(cases) if name == "cupy" else traces.computed(name, cases)
     return _other_cases(name, there, known) + _told(name, there, found)
+
+
+def hold(name: str, case: str, *launches: Trace) -> None:
+    """Hold the launches of one case, which a test has made, against the golden data of a set."""
+    if not why_not(name):
+        found = {case: [traces.described(one) for one in launches]}
+        told = _told(name, read(name)["cases"], found)
+        assert not told, told[0]
+
+
+def other_cases(name: str) -> list[str]:
+    """A sentence for each case of a set that is new or gone."""
+    return _other_cases(name, read(name)["cases"], sources.sets()[name])
 
 
 def _other_cases(name: str, stored: dict, known: dict) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 
 from helpers.simt import Trace, simulate
 from helpers.simt.cuda_text import token_hash
+from tests.golden import golden
 from tests.hardware import counters, ragged, sanitizer
 from tests.hardware.cases import (
     DATA,
@@ -113,6 +114,7 @@ def test_a_kernel_does_its_work_and_counts_as_on_the_hardware(case: Case) -> Non
     trace, wrong = run(case)
     assert not wrong
     assert not trace.findings, str(trace.findings)
+    golden.hold("hardware", case.name, trace)
     if case not in CASES_OF["reported"]:
         allowed = {metric for kernel, metric in EXCEPTIONS if kernel == case.kernel.name}
         assert {

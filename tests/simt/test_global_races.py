@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import KernelText, simulate
+from tests.golden import golden
 from tests.simt import global_races, order_races
 from tests.simt.global_races import Rules
 
@@ -13,13 +14,15 @@ RULES = [(one.RULES, name) for one in (global_races, order_races) for name in on
 
 @pytest.mark.parametrize(("rules", "name"), RULES, ids=[name for _, name in RULES])
 def test_the_racy_twin_is_found_and_the_right_one_has_no_finding(rules: Rules, name: str) -> None:
-    findings = rules.run(name, racy=True).findings
+    racy, right = rules.run(name, racy=True), rules.run(name, racy=False)
+    findings = racy.findings
     if rules is global_races.RULES:
         findings = [one for one in findings if one.kind == "race on global memory"]
     text = "\n".join(one.message for one in findings)
     assert rules.cases[name].says in text, text or "nothing found"
-    findings = rules.run(name, racy=False).findings
-    assert not findings, str(findings)
+    assert not right.findings, str(right.findings)
+    golden.hold(rules.file, f"{name}, racy", racy)
+    golden.hold(rules.file, f"{name}, right", right)
 
 
 # Stores of unordered threads: silent as they stand, a race with the text after the arrow. As they

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import Trace
+from tests.golden import golden
 from tests.simt.launches import FOLDER, PLANTED, Found
 
 BUGS = {name: one for name, one in PLANTED.items() if one.found}
@@ -40,6 +41,7 @@ def test_a_planted_bug_is_found_on_its_line(name: str) -> None:
         block, thread, count = place(found)
         assert (finding.block, finding.thread) == (block, thread)
         assert count in (None, finding.count)
+    golden.hold("planted", name, trace(name))
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -50,6 +52,7 @@ def test_the_repaired_twin_has_no_finding_and_the_right_numbers(name: str) -> No
     assert not seen.findings, str(seen.findings)
     assert not planted.launch.wrong(arguments)
     assert all(values.any() for values in planted.launch.expected.values())
+    golden.hold("planted", name, seen)
 
 
 def test_every_bug_has_a_twin() -> None:

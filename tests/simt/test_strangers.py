@@ -4,6 +4,7 @@ same comparison rejects."""
 
 import pytest
 
+from tests.golden import golden
 from tests.simt.strangers import (
     RUNS,
     SPOILT,
@@ -27,21 +28,23 @@ def test_the_kernel_is_right_and_clean(launch: type[Launch], case: tuple) -> Non
     comparisons = compute(machine, *arguments)
     assert not machine.findings, "\n".join(map(str, machine.findings))
     assert not wrong(comparisons)
+    if launch is Simt:
+        golden.hold("strangers", name_of(case), *machine.traces)
 
 
 @pytest.mark.parametrize(
-    ("case", "old", "new", "symptoms"),
-    SPOILT,
-    ids=[f"{name_of(case)}-{number}" for number, (case, *_) in enumerate(SPOILT)],
+    "number", range(len(SPOILT)), ids=[f"{name_of(one[0])}-{n}" for n, one in enumerate(SPOILT)]
 )
-def test_a_spoilt_line_shows(case: tuple, old: str, new: str, symptoms: set[str]) -> None:
-    compute, *arguments = case
+def test_a_spoilt_line_shows(number: int) -> None:
+    (compute, *arguments), old, new, symptoms = SPOILT[number]
     machine = Simt(old, new, limit=50_000)
     comparisons = compute(machine, *arguments)
     seen = {finding.kind for finding in machine.findings}
     if not seen and wrong(comparisons):
         seen = {WRONG}
     assert seen == symptoms, "\n".join(map(str, machine.findings))
+    name = f"{name_of((compute, *arguments))}, line {number} spoilt"
+    golden.hold("strangers", name, *machine.traces)
 
 
 def test_tiles_of_32_do_not_divide_a_block_of_50() -> None:
