@@ -1,5 +1,5 @@
-"""Kernels of related operations: every combination of features that a file builds, at random
-shapes, with special values, in each layout that it takes. On the SIMT machine, and live on a GPU.
+"""Kernels of related operations: features in pairs and at random, at random shapes, with special
+values, in each layout that a file takes. On the SIMT machine, and live on a GPU.
 """
 
 import itertools
@@ -55,14 +55,33 @@ def builds(kernel: Kernel, dtype: str, chosen: dict[str, int]) -> list[tuple[int
     return [shape for shape in shapes if one.header.accepts(problem_at(one, shape, dtype))]
 
 
+def paired(combinations: list[dict[str, int]]) -> Iterator[dict[str, int]]:
+    """Each feature alone, and few of the other combinations, in which each two values meet that
+    meet in any."""
+    alone = [one for one in combinations if sum(map(bool, one.values())) < 2]
+    left = set().union(*map(pairs, combinations))
+    while left or alone:
+        one = alone.pop(0) if alone else max(combinations, key=lambda one: len(pairs(one) & left))
+        left -= pairs(one)
+        yield one
+
+
+def pairs(chosen: dict[str, int]) -> set[tuple]:
+    """Each two values of a combination."""
+    return {*itertools.combinations(chosen.items(), 2)}
+
+
 def built() -> Iterator[tuple[str, str, dict[str, int]]]:
-    """Each combination in one of the dtypes that it is built for, which follow each other."""
+    """Such combinations, each in one of its dtypes, which follow each other."""
     for name in NAMES:
-        kernel = KERNELS[name]
-        for number, chosen in enumerate(features_of(kernel)):
-            dtypes = [d.name for d in kernel.header.dtypes if builds(kernel, d.name, chosen)]
-            if dtypes:
-                yield name, dtypes[number % len(dtypes)], chosen
+        kernel, dtypes = KERNELS[name], {}
+        for chosen in features_of(kernel):
+            found = [d.name for d in kernel.header.dtypes if builds(kernel, d.name, chosen)]
+            if found:
+                dtypes[tuple(chosen.items())] = found
+        for number, chosen in enumerate(paired([*map(dict, dtypes)])):
+            found = dtypes[tuple(chosen.items())]
+            yield name, found[number % len(found)], chosen
 
 
 BUILT = [*built()]
