@@ -14,7 +14,7 @@
 //
 // 12 minutes. The target of row r is column r % cols; the gradient is softmax, minus 1 there. Find
 // both parts of the row's lse, its maximum and log(sum(exp(x - maximum))), in one read of the row
-// and without an overflow.
+// and without overflow.
 
 extern "C" __global__ void from_statistics(const float* __restrict__ x, float* __restrict__ y,
                                            int rows, int cols)

@@ -1,8 +1,8 @@
 // Exchange between the blocks of a cluster: messages of 8 or 16 bytes that are written straight
-// into the shared memory of another block, where an mbarrier counts the bytes. Data and arrival are
-// one message. The scheme is QuACK's (https://github.com/Dao-AILab/quack). It needs sm_90. Clusters
-// of more than 8 blocks must first be allowed, once per kernel: see cudaFuncSetAttribute and
-// cudaFuncAttributeNonPortableClusterSizeAllowed.
+// into the shared memory of another block, where an mbarrier counts the bytes. One message carries
+// the data and signals its arrival. The scheme is QuACK's (https://github.com/Dao-AILab/quack). It
+// needs sm_90 or newer. Clusters of more than 8 blocks must first be allowed, once per kernel: see
+// cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed.
 //
 //     __shared__ alignas(8) unsigned long long all_arrived;
 //     announce_block(&all_arrived, bytes);           // at the start of the kernel
@@ -11,8 +11,8 @@
 //     mbarrier_wait(&all_arrived);                   // `bytes` have arrived and can be read
 //
 // With this mbarrier_wait, an mbarrier serves one exchange (08_ahead.cu reuses its own). Each block
-// must wait for all messages to it before it exits. `bytes` counts the messages of all senders. A
-// slot of 16 bytes must be aligned to 16.
+// must wait for all messages to it before it exits. `bytes` is the size of the messages of all
+// senders. A slot of 16 bytes must be aligned to 16.
 #pragma once
 
 // An attribute for a kernel: clusters of CLUSTER blocks; nothing if CLUSTER is 1.
@@ -42,8 +42,8 @@ __device__ __forceinline__ unsigned cluster_address(const void* shared, int rank
     return there;
 }
 
-// Adds `bytes` to what the current phase waits for, and makes the one arrival that it needs: the
-// phase ends when they have arrived.
+// Adds `bytes` to what the current phase waits for, and makes the one arrival that the phase
+// needs; it ends when all bytes have arrived.
 __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"

@@ -282,8 +282,8 @@ def _say_banks(shown: Sequence[Shown]) -> str:
 
 def _turns(one: Shown) -> str:
     needed, least = len(one.turns), len(one.groups)
-    free = "no bank conflict" if needed == least else f"without conflicts, {least}"
-    return f"{counted(needed, 'turn')}, {free}"
+    free = ", no bank conflict" if needed == least else f"; without conflicts, {least}"
+    return f"{counted(needed, 'turn')}{free}"
 
 
 # ---- traffic beside the source ------------------------------------------------------------------

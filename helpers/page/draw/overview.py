@@ -236,7 +236,7 @@ LEVELS = {  # name: (note in the picture, what the sentence says)
     "lane": ("a thread", f"a lane, one of the {WARP} threads of a warp"),
 }
 MEMORIES = {  # name: what the sentence says
-    "DRAM": f"DRAM, {DRAM_GB} GB, with x and y",
+    "DRAM": f"DRAM, {DRAM_GB} GB, with the matrices",
     "L2": f"the L2 cache, {H200.l2 >> 20} MB for all SMs",
     "shared": "the shared memory that the threads of a block share",
     "L1": "the L1 cache, which keeps what an SM has loaded",

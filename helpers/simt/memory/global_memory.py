@@ -8,7 +8,7 @@ into its base array starts k bytes past such a multiple. A matrix whose rows are
 allocation too, in which nobody may touch what is between the rows.
 
 Strong accesses do not race with each other if they have scopes that include the other thread and
-reach the same bytes ([ptx] "Morally strong operations"). A volatile access is a relaxed one of the
+access the same bytes ([ptx] "Morally strong operations"). A volatile access is a relaxed one of the
 whole system ([ptx] "ld.volatile"). Not seen: a bulk copy that writes with no fence of the proxy
 behind ordinary accesses. A store races with an earlier load also where its value is not used.
 """
@@ -143,7 +143,7 @@ class GlobalRaces(Races):
             if early.any():
                 other = self.instructions[self.site(found[early][0])]
                 message = (
-                    f"this load and the {verb(other)} in line {other.line} reach the same bytes of "
+                    f"this load and the {verb(other)} in line {other.line} access the same bytes of "
                     f"{epochs.name}; a flag that is read before says that they have been written, "
                     "but it needs a fence before it is set and one behind it where it is read, "
                     "__threadfence() where that is another block"
@@ -182,7 +182,7 @@ class GlobalRaces(Races):
         what = f"line {other.line}" if other is not access.instruction else "this line"
         message = (
             f"this {verb(access.instruction)} and the {verb(other)} in {what} by thread {place} of "
-            f"block {block} reach the same bytes of {name}, and nothing orders them: "
+            f"block {block} access the same bytes of {name}, and nothing orders them: "
         )
         pieces = self.pieces[site], self.pieces[access.instruction.number]
         if scope and access.scope and pieces[0] != pieces[1]:

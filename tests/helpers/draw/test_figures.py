@@ -221,12 +221,12 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     ),
     "two words of a bank": (
         banks(LANES // 16 * 32 + LANES // 24, "float"),
-        "at most 2 words of one bank: 2 turns: without conflicts, 1",
+        "at most 2 words of one bank: 2 turns; without conflicts, 1",
     ),
     "halves of words": (banks(LANES, "short"), "at most 1 word of one bank: 1 turn"),
     "packs with conflicts": (
         banks(LANES % 4 * 8, "float4"),
-        "16 bytes each, served 8 at a time, and at most 16 words of one bank: 16 turns: with",
+        "16 bytes each, served 8 at a time, and at most 16 words of one bank: 16 turns; with",
     ),
     "every kind of memory": (
         of("moves", OTHER, 2, 32, (128,), (3,)),
