@@ -23,7 +23,7 @@ from ...simt.hardware import BANKS, MAX_CLUSTER, MAX_THREADS, SMS, WARP, WORD
 from ...simt.words import counted
 from .. import profile
 from ..profile import FAR_COPY, clock_hz, of
-from . import style
+from . import labels, style
 from .style import (
     BLACK,
     BLUE,
@@ -144,70 +144,59 @@ def _says(bars: Sequence[Bar]) -> str:
     return f"{text} A load of 32 lanes: {'; '.join(loads)}."
 
 
-# ---- the picture, in pixels ---------------------------------------------------------------------
+# ---- the picture --------------------------------------------------------------------------------
 
-TOP, ROW, THICK = 98, 39, 26  # of the first bar, from bar to bar, of a bar
-LEFT, RIGHT, DIGITS = 236, 690, 76  # of the bars, and for the time in digits
-ACROSS, WIDE, HIGH, GAP = 8, 8.5, 6, 1.5  # sectors of a line; the size of one
+ACROSS = 8  # sectors of a line
 
 
 def figure_of_lost_time() -> tuple[Figure, list[Bar]]:
     """Return (figure, its bars)."""
-    from matplotlib.ticker import MaxNLocator
-
     bars = lost_time_bars()
-    bottom, longest = TOP + ROW * len(bars), max(bar.ms for bar in bars)
-    axes, scale = canvas(bottom + 42), (RIGHT - LEFT - DIGITS) / longest
-    style.head(axes.figure, _title(bars))
-    words(axes, 10, TOP - 29, "what 32 lanes", 10)
-    words(axes, 10, TOP - 12, "load at once", 10)
-    for x, fill, text in ((LEFT, style.BLUE, "needed, as in a copy"), (LEFT + 184, PALE, "lost")):
-        rectangle(axes, Box(x, TOP - 48, 13, 13), fill)
-        words(axes, x + 20, TOP - 41, text, 10)
-    for place, bar in enumerate(bars):
-        middle = TOP + ROW * (place + 0.5)
-        _draw_sectors(axes, middle, bar)
-        letters = len(bar.name)  # of a long name, on two lines of about the same length
-        name = textwrap.fill(bar.name, letters if letters < 19 else letters // 2 + 3)
-        words(axes, LEFT - 12, middle, name, 10.5, ha="right", va="center", linespacing=1.1)
-        _draw_time(axes, middle, bar, scale)
+    with style.styled_figure(1.5 + 0.4 * len(bars), layout="constrained") as figure:
+        loads, axes = figure.subplots(1, 2, width_ratios=(1, 6))
+    style.head(figure, _title(bars))
+    longest = max(bar.ms for bar in bars)
+    names = []
+    for row, bar in enumerate(bars):
+        names.append(textwrap.fill(bar.name, 18))
+        _draw_sectors(loads, row, bar)
+        torch = bar.case.step == TORCH
+        needed = min(bar.copy, bar.ms)
+        axes.barh(row, needed, 0.66, color=style.GREY if torch else style.BLUE)
+        fill = PALE_GREY if torch else PALE
+        axes.barh(row, bar.ms - needed, 0.66, left=needed, color=fill)
+        labels.add(axes, bar.ms, row, f"{bar.ms:.2f} ms", (6, 0), fontweight="bold")
+        color, text = ink(style.RED, PALE), bar.wastes
+        if bar.case.share >= LIKE_A_COPY:
+            color, text = style.BLUE, "as long as a copy"
+        inside = {"ha": "left", "va": "center", "xycoords": "data", "textcoords": "offset points"}
+        at, aside = (needed, 6) if bar.ms > longest / 2 else (bar.ms, 66)
+        axes.annotate(text, (at, row), (aside, 0), color=color, fontsize=9.5, **inside)
     copy = statistics.median(bar.copy for bar in bars)
-    at = LEFT + scale * copy
-    axes.plot([at, at], [TOP - 16, bottom], color=style.BLACK, linestyle="--", linewidth=1.3)
-    words(axes, at + 6, TOP - 12, f"a copy: {copy:.2f} ms", 10.5, fontweight="bold")
-    axes.plot([LEFT, RIGHT], [bottom, bottom], color=style.BLACK, linewidth=0.9)
-    for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, longest):
-        at = LEFT + scale * tick
-        axes.plot([at, at], [bottom, bottom + 4], color=style.BLACK, linewidth=0.9)
-        words(axes, at, bottom + 13, f"{tick:g}", 10, ha="center")
+    axes.axvline(copy, color=style.BLACK, linestyle="--", linewidth=1.3)
+    labels.add(axes, copy, -0.6, f"a copy: {copy:.2f} ms", (2, 2), fontweight="bold")
+    axes.set_yticks(range(len(bars)), names)
+    axes.set(ylim=(len(bars) - 0.5, -0.6), xlim=(0, 1.12 * longest))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
     case = bars[0].case
-    unit = f"milliseconds ({case.at.place()} {case.dtype}, {case.run.device['name']})"
-    words(axes, LEFT, bottom + 31, unit, 10)
-    return axes.figure, bars
+    machine = f"{case.at.place()} {case.dtype}, {case.run.device['name']}"
+    axes.set_xlabel(f"milliseconds ({machine})")
+    note = {"fontsize": 9.5, "fontweight": "normal"}
+    axes.set_title("blue: needed, as in a copy; pale: lost", loc="right", **note)
+    loads.set_title("what 32 lanes\nload at once", loc="left", **note)
+    loads.set(xlim=(0, ACROSS), ylim=axes.get_ylim())
+    loads.axis("off")
+    return figure, bars
 
 
-def _draw_sectors(axes: Axes, middle: float, bar: Bar) -> None:
+def _draw_sectors(axes: Axes, row: int, bar: Bar) -> None:
     """The sectors of one load, each with the part of it that the lanes use."""
     lines = math.ceil(bar.sectors / ACROSS)
     for sector in range(bar.sectors):
-        x = 10 + sector % ACROSS * (WIDE + GAP)
-        y = middle + (sector // ACROSS - lines / 2) * (HIGH + GAP)
-        rectangle(axes, Box(x, y, WIDE, HIGH), PALE)
-        rectangle(axes, Box(x, y, WIDE * bar.used, HIGH), style.BLUE)
-
-
-def _draw_time(axes: Axes, middle: float, bar: Bar, scale: float) -> None:
-    dark, pale = (style.BLUE, PALE) if bar.case.step != TORCH else (style.GREY, PALE_GREY)
-    copy, end = (LEFT + scale * ms for ms in (min(bar.copy, bar.ms), bar.ms))
-    rectangle(axes, Box(LEFT, middle - THICK / 2, copy - LEFT, THICK), dark)
-    rectangle(axes, Box(copy, middle - THICK / 2, end - copy, THICK), pale)
-    time = words(axes, max(copy, end) + 7, middle, f"{bar.ms:.2f} ms", 11.5, fontweight="bold")
-    ink, text = style.ink(style.RED, PALE), bar.wastes
-    if bar.case.share >= LIKE_A_COPY:
-        ink, text = style.BLUE, "as long as a copy"
-    cause = words(axes, copy + 9, middle, text, 10, color=ink, **FONT_PLACED)
-    if end_of(cause) > end - 4:  # it does not fit into the bar
-        cause.set_x(end_of(time) + 10)
+        x, y = sector % ACROSS, row + 0.2 * (sector // ACROSS - lines / 2)
+        rectangle(axes, Box(x, y, 0.85, 0.16), PALE)
+        rectangle(axes, Box(x, y, 0.85 * bar.used, 0.16), style.BLUE)
 
 
 # ---- the locator strip --------------------------------------------------------------------------
@@ -222,26 +211,12 @@ DRAM_GB, DRAM_TB_PER_SECOND = 141, 4.8
 # "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023.
 SHARED_CLOCKS, L2_CLOCKS, L2_TB_PER_SECOND = 30, 260, "5 to 7"
 
-LEVELS = {  # name: (note in the picture, what the sentence says)
-    "grid": ("all blocks", "a grid, all blocks of one launch"),
-    "cluster": (
-        f"≤ {MAX_CLUSTER} blocks",
-        f"a cluster, up to {MAX_CLUSTER} blocks that reach one another's shared memory",
-    ),
-    "block": (f"≤ {MAX_THREADS} threads", f"a block, up to {MAX_THREADS} threads on one SM"),
-    "warp": (
-        f"{WARP} threads",
-        f"a warp, {WARP} threads that execute one instruction together",
-    ),
-    "lane": ("a thread", f"a lane, one of the {WARP} threads of a warp"),
-}
-MEMORIES = {  # name: what the sentence says
-    "DRAM": f"DRAM, {DRAM_GB} GB, with the matrices",
-    "L2": f"the L2 cache, {H200.l2 >> 20} MB for all SMs",
-    "shared": "the shared memory that the threads of a block share",
-    "L1": "the L1 cache, which keeps what an SM has loaded",
-    "SM": f"an SM, one of {SMS}, where a block stays from start to end",
-    "registers": "the registers, which hold each thread's own values",
+LEVELS = {
+    "grid": "all blocks",
+    "cluster": f"≤ {MAX_CLUSTER} blocks",
+    "block": f"≤ {MAX_THREADS} threads",
+    "warp": f"{WARP} threads",
+    "lane": "a thread",
 }
 HEIGHT, BESIDE, BETWEEN = 90, 10, 5  # pixels
 WIDTHS = (112, 150, 162, 127, 109), (133, 150, 198, 184)  # of levels and of memories
@@ -280,18 +255,19 @@ def machine(*lit: str) -> None:
 
     Raises `ValueError` for another name, listing these.
     """
-    lit = tuple(dict.fromkeys(lit))
-    for name in lit:
-        if name not in LEVELS and name not in MEMORIES:
-            known = ", ".join([*LEVELS, *MEMORIES])
-            raise ValueError(f"the machine has no part {name!r}; its parts: {known}")
-    axes = canvas(HEIGHT)
-    levels, memories = (_row(*row) for row in zip((7, 39), (26, 44), WIDTHS, strict=True))
-    for box, (name, (note, _)) in zip(levels, LEVELS.items(), strict=True):
-        _part(axes, box, name in lit, name, note)
-    for box, (parts, said) in zip(memories, _boxes().items(), strict=True):
-        _part(axes, box, not {*parts}.isdisjoint(lit), *said)
-    finish(axes.figure, "where we are: " + (", ".join(lit) or "the machine"), _sentence(lit))
+    memories = _boxes()
+    known = [*LEVELS, *(name for names in memories for name in names)]
+    if unknown := [name for name in lit if name not in known]:
+        raise ValueError(f"the machine has no part {unknown[0]!r}; its parts: {', '.join(known)}")
+    axes, said = canvas(HEIGHT), []
+    parts = [((name,), (name, note, "")) for name, note in LEVELS.items()], [*memories.items()]
+    for row, place in zip(parts, zip((7, 39), (26, 44), WIDTHS, strict=True), strict=True):
+        for box, (names, (title, note, below)) in zip(_row(*place), row, strict=True):
+            is_lit = not {*names}.isdisjoint(lit)
+            _part(axes, box, is_lit, title, note, below)
+            said += [f"{title} ({note}{f', {below}' if below else ''})"] * is_lit
+    sentence = f"Highlighted: {'; '.join(said) or 'nothing'}."
+    finish(axes.figure, f"where we are: {', '.join(lit) or 'the machine'}", sentence)
 
 
 def _row(y: float, height: float, widths: tuple[int, ...]) -> list[Box]:
@@ -306,10 +282,3 @@ def _part(axes, box: Box, lit: bool, name: str, note: str, below: str = "") -> N
     name = words(axes, box.x + 8, y, name, NAME, **style)
     words(axes, end_of(name) + 5, y, note, color=DARK, **FONT_PLACED)
     words(axes, box.x + 8, box.y + 32, below, color=DARK)
-
-
-def _sentence(lit: tuple[str, ...]) -> str:
-    if not lit:
-        return "What you launch, from the grid down to a lane, and where it lives."
-    said = [LEVELS[name][1] if name in LEVELS else MEMORIES[name] for name in lit]
-    return f"Highlighted: {'; '.join(said)}."

@@ -232,7 +232,10 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
         of("moves", OTHER, 2, 32, (128,), (3,)),
         "reads x twice and writes y 0 times: 32 sectors",
     ),
-    "machine": (partial(draw.machine, "block", "SM"), "Highlighted: a block, up to 1024 threads"),
+    "machine": (
+        partial(draw.machine, "block", "SM"),
+        "Highlighted: block (≤ 1024 threads); shared, L1 (256 KB per SM, ",
+    ),
     "life of a cluster": (
         lambda: draw.life(cluster()),
         "meet at 1 barrier: warp 0 waits at none",
