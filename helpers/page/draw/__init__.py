@@ -4,7 +4,6 @@ The modules, lowest first:
 
     style      colours, markers, boxes and words; how figures are displayed, and their digest
     accesses   the events of a trace in order; select an access, and its cost
-    labels     label placement without overlap
     memory     sectors, banks, and memory traffic per source line
     owners     which thread, warp or block loads which element
     reduction  how values are merged, level by level

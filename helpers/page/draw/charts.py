@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...base.arguments import checked
 from ...catalogue.registry import PRODUCTION, split_trial
 from ...catalogue.tuned import Tuned
-from . import labels, style
+from . import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,8 +116,9 @@ def bar_chart(
         axes.set_xlim(min(ends) - room, max(ends) + room)
     axes.set_ylim(top - gap / 2, -gap / 2)
     if limit:
-        axes.axvline(limit[1], **DASHED)
-        labels.add(axes, limit[1], axes.get_ylim()[1], limit[0], (0, 3), fontsize=9.5)
+        line = axes.axvline(limit[1], **DASHED)
+        if not stacked:
+            style.beside(axes, limit[1], axes.get_ylim()[1], limit[0], (0, 3), fontsize=9.5)
     clear = {"bbox": {"color": "white", "pad": 0.5}} if limit else {}  # for the line of the limit
     for (label, numbers), middle in zip(table.items(), middles, strict=True):
         begin = 0.0
@@ -137,19 +138,16 @@ def bar_chart(
                 text = form(value) + (f"  {part}" if beside and label == next(iter(table)) else "")
                 look = {"fontsize": 9.5, "fontweight": "bold" if part in marked else "normal"}
                 x = value if dots else max(value, 0)  # distance from a bar to the left of 0
-                labels.add(axes, x, y, text, (8 if dots else 4, 0), **look, **clear)
+                style.beside(axes, x, y, text, (8 if dots else 4, 0), **look, **clear)
         if stacked:
-            labels.add(axes, begin, middle, form(begin), (4, 0), fontsize=9.5, **clear)
+            style.beside(axes, begin, middle, form(begin), (4, 0), fontsize=9.5, **clear)
     axes.set_yticks(middles, [textwrap.fill(label, 26) for label in table])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(unit)
     if stacked:
-        keys = [Patch(color=colors[part]) for part in parts]
-        key = {"frameon": False, "fontsize": 9.5, "handlelength": 1, "handleheight": 1}
-        key |= {"bbox_to_anchor": (0, 1), "borderaxespad": 1.8 if limit else 0.2}
-        across = 3 if max(map(len, parts)) > 16 else 4
-        axes.legend(keys, parts, loc="lower left", ncols=across, columnspacing=1.2, **key)
+        keys = {part: Patch(color=colors[part]) for part in parts}
+        style.key(axes, {**keys, limit[0]: line} if limit else keys)
     return figure, axes
 
 
@@ -175,7 +173,7 @@ def curves(
     mark: str | Collection[str] | None = None,
     limit: Limit | None = None,
 ) -> None:
-    """Draw lines, each named at its end; every step has its own colour and marker.
+    """Draw lines; every step has its own colour and marker.
 
     `lines` are label -> (xs, ys); `x` and `y` name the axes with their units, which double at each
     tick with `logx` and `logy`. `mark` highlights one or more labels; `limit` draws a horizontal
@@ -186,27 +184,21 @@ def curves(
     if not lines:
         raise ValueError("no lines to draw")
     figure, axes = style.chart(title)
-    marked, ends = _marked(mark, [*lines]), []
+    marked = _marked(mark, [*lines])
     taken = {known.marker for label in lines if (known := _look(label))}
     markers = itertools.cycle([marker for marker in style.MARKERS if marker not in taken])
     for number, (label, (xs, ys)) in enumerate(lines.items()):
         known = _look(label)
-        color = known.color if known else _color(label, number, marked)
-        marker = known.marker if known else next(markers)
-        stands_out = known or label in marked or not marked
-        width = 3 if label in marked else 2
-        shape = {"marker": marker or None, "linestyle": known.linestyle if known else "-"}
-        axes.plot(xs, ys, color=color, linewidth=width, markersize=5.5, **shape)
-        ink = color if stands_out else style.DARK
+        look = known._asdict() if known else {"color": _color(label, number, marked)}
+        look |= {"marker": (known.marker or None) if known else next(markers), "markersize": 5.5}
         if len(xs):  # a kernel that is to be measured has no points
-            ends.append(labels.End(xs[-1], ys[-1], label, ink, 10, label in marked))
+            axes.plot(xs, ys, label=label, linewidth=3 if label in marked else 2, **look)
     scales(axes, [x for xs, _ in lines.values() for x in xs], logx, logy)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if limit:
-        axes.axhline(limit[1], **DASHED)
-        axes.set_title(f"dashed: {limit[0]}", fontsize=9.5, fontweight="normal", loc="left")
-    labels.at_ends(axes, ends)
+        axes.axhline(limit[1], label=limit[0], **DASHED)
+    style.key(axes, bold=marked)
     style.finish(figure, title, says)
 
 

@@ -37,7 +37,6 @@ MARKS = {  # kinds of marks in the order of the legend
 BAND = {"facecolor": "#EEEEEE"}  # a warp executes something without a mark
 WAITS = {"facecolor": "white", "edgecolor": style.GREY, "hatch": "/////"}
 WORK = {"facecolor": "#8CD3BF"}  # a tint of green
-ABOVE = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False, "ncols": 5}
 
 
 @dataclass
@@ -78,8 +77,7 @@ def life(trace: Trace, block: int | Place = 0) -> None:
     for when in found.barriers:
         keys["barrier"] = axes.axvline(when, color=style.BLACK, linewidth=1.3)
     order = [*MARKS, "waits", "barrier"]
-    names = sorted(keys, key=order.index)
-    axes.legend([keys[name] for name in names], names, handlelength=1, columnspacing=1.2, **ABOVE)
+    style.key(axes, {name: keys[name] for name in sorted(keys, key=order.index)})
     axes.set_yticks(range(len(found.warps)), [f"warp {number}" for number in found.warps])
     axes.set(ylim=(len(found.warps) - 0.5, -0.5), xlim=(0, steps))
     axes.set_xlabel("steps of the block: instructions, and waiting")
@@ -189,7 +187,7 @@ def waiting(latency: float, work: float, loads: int = 4) -> None:
             flight = axes.hlines(lines, start, data, style.BLUE, linewidth=2)
             start = until
     keys = {"waits": waits, "has its data: everything else": works, "a load in flight": flight}
-    axes.legend(keys.values(), keys, **ABOVE)
+    style.key(axes, keys)
     axes.set_yticks([0, 1], ["1 load in flight", counted(loads, "load") + " in flight"])
     axes.set(ylim=(1.6, -0.5), xlim=(0, end), xlabel="nanoseconds")
     axes.grid(visible=False)

@@ -16,7 +16,6 @@ from ...base.arguments import checked
 from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
-from . import labels
 from .accesses import Line, Shown, Traces, Turn, Which, chosen, labelled
 from .style import (
     BLUE,
@@ -32,6 +31,7 @@ from .style import (
     RED,
     Box,
     Key,
+    beside,
     canvas,
     finish,
     ink,
@@ -400,7 +400,7 @@ def _draw_bar(axes: Axes, row: int, bar: _Bar) -> None:
         axes.barh(row + 0.22, bar.requests, 0.13, color=DARK)
         says = f"{size:,}, {_short(size / bar.requests)} per request"
     color = ink(RED) if bar.wasted else "black"
-    labels.add(axes, max(size, bar.requests), row, says, (5, 0), fontsize=9, color=color)
+    beside(axes, max(size, bar.requests), row, says, (5, 0), fontsize=9, color=color)
 
 
 def _total(counters: Counters) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from ...simt.hardware import BANKS, MAX_CLUSTER, MAX_THREADS, SMS, WARP, WORD
 from ...simt.words import counted
 from .. import profile
 from ..profile import FAR_COPY, clock_hz, of
-from . import labels, style
+from . import style
 from .style import (
     BLACK,
     BLUE,
@@ -165,7 +165,7 @@ def figure_of_lost_time() -> tuple[Figure, list[Bar]]:
         axes.barh(row, needed, 0.66, color=style.GREY if torch else style.BLUE)
         fill = PALE_GREY if torch else PALE
         axes.barh(row, bar.ms - needed, 0.66, left=needed, color=fill)
-        labels.add(axes, bar.ms, row, f"{bar.ms:.2f} ms", (6, 0), fontweight="bold")
+        style.beside(axes, bar.ms, row, f"{bar.ms:.2f} ms", (6, 0), fontweight="bold")
         color, text = ink(style.RED, PALE), bar.wastes
         if bar.case.share >= LIKE_A_COPY:
             color, text = style.BLUE, "as long as a copy"
@@ -174,7 +174,7 @@ def figure_of_lost_time() -> tuple[Figure, list[Bar]]:
         axes.annotate(text, (at, row), (aside, 0), color=color, fontsize=9.5, **inside)
     copy = statistics.median(bar.copy for bar in bars)
     axes.axvline(copy, color=style.BLACK, linestyle="--", linewidth=1.3)
-    labels.add(axes, copy, -0.6, f"a copy: {copy:.2f} ms", (2, 2), fontweight="bold")
+    style.beside(axes, copy, -0.6, f"a copy: {copy:.2f} ms", (2, 2), fontweight="bold")
     axes.set_yticks(range(len(bars)), names)
     axes.set(ylim=(len(bars) - 0.5, -0.6), xlim=(0, 1.12 * longest))
     axes.tick_params(axis="y", length=0)

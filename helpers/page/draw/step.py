@@ -34,7 +34,7 @@ from ...problem.shapes import (
     Shape,
 )
 from ..replay import asked, kept, mine_of, outcome, recorded_beside
-from . import charts, labels, style
+from . import charts, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 A_COPY = "copy bandwidth"
 TOP, CLOSE = 1.05, 0.8  # of the axis; fractions from which on dots show more than lines
 EARLIER = {"color": "#C4C4C4", "linewidth": 0.8}  # lines of steps before the previous one
-KEY = {"frameon": False, "ncols": 3, "fontsize": 9.5, "handletextpad": 0.2, "borderaxespad": 0.2}
 SAID = {"marker": "D", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.8}
 
 
@@ -289,40 +288,40 @@ def _name(record: Record) -> str:
 
 def _lines(pair: Pair, mine: float | None) -> Figure:
     said, after = pair.said(mine), pair.after
-    with style.styled_figure(4.2, layout="constrained") as figure:
+    with style.styled_figure(4.4, layout="constrained") as figure:
         ratios = {"width_ratios": [9, len(said) + 1]} if said else {}
         axes, *strip = figure.subplots(1, 1 + bool(said), sharey=True, squeeze=False, **ratios)[0]
     style.head(figure, pair.finding)
-    ends = [_line(axes, pair.cases(one).values(), "", **EARLIER) for one in _context(pair)]
-    ends += _torch(axes, pair)
+    for one in _context(pair):
+        _line(axes, pair.cases(one).values(), "earlier steps", **EARLIER)
+    _torch(axes, pair)
     look = style.look(after.step)._asdict()
     look |= {"marker": look["marker"] or "o", "linestyle": "-", "linewidth": 3.2, "markersize": 6.5}
     grey = {"color": style.DARK, "linewidth": 1.8, "markersize": 5}
     if pair.earlier:
         grey["marker"] = style.look(pair.before.step).marker
-        ends.append(_line(axes, pair.earlier.values(), _name(pair.before), **grey))
+        _line(axes, pair.earlier.values(), _name(pair.before), **grey)
     for beside in recorded_beside(after):
         if cases := pair.cases(beside).values():
             dotted = {**look, "linestyle": ":", "linewidth": 1.2, "markersize": 3}
-            ends.append(_line(axes, cases, beside.label, **dotted)._replace(size=style.SMALL))
-    end = _line(axes, pair.own.values(), _name(after), zorder=4, **look)
-    ends.append(end._replace(bold=True, size=11.5))
-    _scale(axes, pair, ends)
+            _line(axes, cases, beside.label, **dotted)
+    _line(axes, pair.own.values(), _name(after), zorder=4, **look)
+    _scale(axes, pair)
     for panel in strip:
         _predictions(panel, pair, said, look)
     return figure
 
 
-def _line(axes: Axes, cases: Iterable[Case], name: str, **look) -> labels.End:
-    """Fractions of a copy over columns; returns the name at its end."""
+def _line(axes: Axes, cases: Iterable[Case], name: str, **look) -> None:
+    """Fractions of a copy over columns."""
     cols, shares = zip(*((case.cols, case.share) for case in cases), strict=True)
-    axes.plot(cols, shares, **look)
-    return labels.End(cols[-1], shares[-1], name, look["color"])
+    axes.plot(cols, shares, label=name, **look)
 
 
-def _torch(axes: Axes, pair: Pair) -> list[labels.End]:
+def _torch(axes: Axes, pair: Pair) -> None:
     look = {"linewidth": 1.6, "markersize": 4, **style.look("PyTorch")._asdict()}
-    return [_line(axes, pair.torch.values(), "PyTorch", **look)] if pair.torch else []
+    if pair.torch:
+        _line(axes, pair.torch.values(), "PyTorch", **look)
 
 
 def _context(pair: Pair) -> list[Record]:
@@ -337,19 +336,16 @@ def _context(pair: Pair) -> list[Record]:
     ]
 
 
-def _scale(axes: Axes, pair: Pair, ends: list[labels.End]) -> None:
-    """The axes of all notebooks, the copy as a line, and the names of lines."""
+def _scale(axes: Axes, pair: Pair) -> None:
+    """The axes of all notebooks, the copy as a line, and the key."""
     charts.scales(axes, [col for line in axes.lines for col in line.get_xdata()])
     axes.set_ylim(0, max(TOP, 1.02 * max(max(line.get_ydata()) for line in axes.lines)))
     axes.set_ylabel(pair.unit)
     size = round(math.log2(pair.case.rows * pair.case.cols))
     axes.set_xlabel(f"columns per row, in matrices of about $2^{{{size}}}$ elements")
-    axes.axhline(1, color=style.BLACK, linestyle="--", linewidth=1.4)
-    thin = "; thin: earlier steps" if any(not end.text for end in ends) else ""
-    name = f"dashed: {pair.ceiling}, {pair.case.copy_gbps:.0f} GB/s{thin}"
-    axes.set_title(name, fontsize=9.5, fontweight="normal", loc="left")
-    ends = [end for end in ends if end.text]
-    labels.at_ends(axes, ends)
+    name = f"{pair.ceiling}, {pair.case.copy_gbps:.0f} GB/s"
+    axes.axhline(1, label=name, **charts.DASHED)
+    style.key(axes, bold=[_name(pair.after)])
 
 
 def _predictions(axes: Axes, pair: Pair, said: Mapping[str, float], look: Mapping) -> None:
@@ -360,7 +356,7 @@ def _predictions(axes: Axes, pair: Pair, said: Mapping[str, float], look: Mappin
         ink = style.BLACK if who == "yours" else look["color"]
         axes.plot(place, share, color=ink, markeredgecolor=ink, linestyle="", **mark)
         up = -9 if share > 0.5 else 9
-        labels.add(axes, place, share, f"{share:.2f}", (0, up), color=ink, fontweight="bold")
+        style.beside(axes, place, share, f"{share:.2f}", (0, up), color=ink, fontweight="bold")
     axes.axhline(1, color=style.BLACK, linestyle="--", linewidth=1.4)
     axes.set_xlim(-0.6, len(values) - 0.4)
     axes.set_xticks(range(len(values)), values, rotation=90)
@@ -411,6 +407,27 @@ def _dots(pair: Pair, mine: float | None) -> Figure:
     return figure
 
 
+def _dot_chart(
+    title: str, names: Sequence[str], dots: Dots, texts: Sequence[str]
+) -> tuple[Figure, Axes]:
+    """A chart with one row per name, from the top, and a text at its right end."""
+    figure, axes = style.chart(title, 1.5 + 0.3 * len(names))
+    for name, (shares, look) in dots.items():
+        points = [(share, row) for row, share in enumerate(shares) if share is not None]
+        if points:
+            line = {"markersize": 6, **look, "linestyle": "", "label": name}
+            axes.plot(*zip(*points, strict=True), **line)
+    style.key(axes)
+    right = axes.twinx()
+    right.spines[:].set_visible(False)
+    for side, words in ((axes, names), (right, texts)):
+        side.set_yticks(range(len(words)), words)
+        side.set_ylim(len(names) - 0.4, -0.6)
+        side.tick_params(axis="y", length=0)
+        side.grid(visible=False, axis="y")
+    return figure, axes
+
+
 # ---- the series ---------------------------------------------------------------------------------
 
 
@@ -422,12 +439,12 @@ def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, P
         raise ValueError(f"no record holds {family} cases in {dtype}")
     first = next((record for record in shown if record.step != UNFUSED), shown[0])
     pair = Pair(shown[-1], first if first is not shown[-1] else None, dtype, family, common=True)
-    figure, axes = style.chart(pair.finding, 4.6)
-    ends = []
+    figure, axes = style.chart(pair.finding, 5)
+    _torch(axes, pair)
     for record in shown:
         look = {"linewidth": 1.8, "markersize": 5.5, **style.look(record.step)._asdict()}
-        ends.append(_line(axes, pair.cases(record).values(), _name(record), **look))
-    _scale(axes, pair, [*_torch(axes, pair), *ends])
+        _line(axes, pair.cases(record).values(), _name(record), **look)
+    _scale(axes, pair)
     return figure, pair
 
 

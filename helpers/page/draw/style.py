@@ -18,7 +18,7 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -391,6 +391,42 @@ def _colors(colors: Iterable) -> list[str]:
     from matplotlib.colors import to_hex
 
     return [to_hex(color, keep_alpha=True) for color in colors]
+
+
+# ---- labels and keys ----------------------------------------------------------------------------
+
+
+def beside(axes: Axes, x: float, y: float, text: str, side: tuple[float, float], **look) -> None:
+    """A text next to a place; `side` is the offset in points to the right and up. Its colour is
+    that of a mark, darkened to be legible."""
+    from matplotlib.patheffects import withStroke
+
+    right, up = side
+    look = {
+        "ha": "left" if right > 0 else "right" if right < 0 else "center",
+        "va": "center" if not up else "bottom" if up > 0 else "top",
+        "annotation_clip": False,
+        "zorder": 6,
+        **look,
+        "color": ink(look.get("color", BLACK)),
+    }
+    label = axes.annotate(text, (x, y), xytext=side, textcoords="offset points", **look)
+    label.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+
+
+def key(
+    axes: Axes, handles: Mapping[str, Artist] | None = None, bold: Collection[str] = ()
+) -> None:
+    """The key above the axes: of `handles`, or of all artists with a label, in as many columns as
+    fit."""
+    if handles is None:
+        handles = {name: one for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    columns = max(1, min(5, 100 // (6 + max(map(len, handles), default=0))))
+    look = {"frameon": False, "fontsize": 9.5, "columnspacing": 1.2, "borderaxespad": 0.2}
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": columns}
+    legend = axes.legend(handles.values(), handles, **place, **look)
+    for text in legend.get_texts():
+        text.set_fontweight("bold" if text.get_text() in bold else "normal")
 
 
 # ---- boxes, words and arrows --------------------------------------------------------------------

@@ -144,8 +144,8 @@ class GlobalRaces(Races):
                 other = self.instructions[self.site(found[early][0])]
                 message = (
                     f"this load and the {verb(other)} in line {other.line} access the same bytes "
-                    f"of {epochs.name}; a flag that is read before says that they have been written, "
-                    "but it needs a fence before it is set and one behind it where it is read, "
+                    f"of {epochs.name}; a flag that is read before says that they have been "
+                    "written, but it needs a fence before it is set and one behind it where it is read, "
                     "__threadfence() where that is another block"
                 )
                 self.suspicion.doubt(

@@ -15,7 +15,7 @@ from helpers.catalogue.tuned import load_tuned
 from helpers.measure.comparison import comparison_cases
 from helpers.measure.records import load_record
 from helpers.page import draw
-from helpers.page.draw import labels, style
+from helpers.page.draw import style
 from helpers.page.draw.life import lived, sent
 from helpers.page.draw.reduction import OUTSIDE, follow
 from helpers.page.draw.style import PICTURES, digest_of
@@ -506,8 +506,8 @@ def drawn(
     axes.add_patch(FancyArrowPatch((0, 0), (1, bent)))
     axes.add_collection(LineCollection([[(0, 0), (1, edge)]]))
     axes.set(xlim=(-1, 4), ylim=(-1, 4))
-    ends = [labels.End(3, 1, "long", style.BLUE), labels.End(1, 2, "short", style.BLUE)]
-    labels.at_ends(axes, ends[::order])
+    for x, y in [(3, 1), (1, 2)][::order]:
+        style.beside(axes, x, y, "a word", (9, 0))
     return figure
 
 
