@@ -43,8 +43,7 @@ def bars(
 
     Raises `ValueError` for no values, or for a `mark` that is not a label.
     """
-    figure, _ = bar_chart(values, title, unit, stacked, mark, limit)
-    style.finish(figure, title, says)
+    _bar_chart(values, title, unit, says, stacked, mark, limit)
 
 
 @checked
@@ -59,22 +58,21 @@ def dots(
 ) -> None:
     """As `bars`, for values that a bar from zero would not tell apart, or on an axis whose value
     doubles at each tick (`log`)."""
-    figure, _ = bar_chart(values, title, unit, False, mark, limit, dots=True, log=log)
-    style.finish(figure, title, says)
+    _bar_chart(values, title, unit, says, False, mark, limit, dots=True, log=log)
 
 
-def bar_chart(
+def _bar_chart(
     values: Mapping,
     title: str,
     unit: str,
-    stacked: bool = False,
-    mark: str | Collection[str] | None = None,
-    limit: Limit | None = None,
-    colors: Mapping[str, str] | None = None,
+    says: str,
+    stacked: bool,
+    mark: str | Collection[str] | None,
+    limit: Limit | None,
     dots: bool = False,
     log: bool = False,
-) -> tuple[Figure, Axes]:
-    """The figure of `bars` or `dots`. `colors` belong to labels or parts; None has no bar."""
+) -> None:
+    """Show the figure of `bars` or `dots`. A value None has no bar."""
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
@@ -88,9 +86,7 @@ def bar_chart(
     }
     parts = list(dict.fromkeys(part for numbers in table.values() for part in numbers))
     marked = _marked(mark, parts)
-    colors = colors or {
-        part: _color(part, place * grouped, marked) for place, part in enumerate(parts)
-    }
+    colors = {part: _color(part, place * grouped, marked) for place, part in enumerate(parts)}
     beside = grouped and not stacked
     thick, gap = (0.2, 0.14) if beside else (0.26, 0.14)  # inches
     places, middles, top = {}, [], 0.0
@@ -148,7 +144,7 @@ def bar_chart(
     if stacked:
         keys = {part: Patch(color=colors[part]) for part in parts}
         style.key(axes, {**keys, limit[0]: line} if limit else keys)
-    return figure, axes
+    style.finish(figure, title, says)
 
 
 def _decimals(values: Sequence[float], span: float) -> int:
@@ -211,7 +207,7 @@ def heat(
     x: str,
     y: str,
     says: str,
-    mark: tuple[object, object] | Collection[tuple[object, object]] | None = None,
+    mark: Collection[tuple[object, object]] = (),
 ) -> None:
     """Draw a table of numbers in which larger numbers are darker.
 
@@ -223,8 +219,7 @@ def heat(
 
     if len(values) != len(rows) or any(len(line) != len(cols) for line in values):
         raise ValueError(f"values of {len(rows)} rows and {len(cols)} columns are needed")
-    marked = [mark] if isinstance(mark, tuple) and mark in _fields(rows, cols) else [*(mark or ())]
-    if unknown := [field for field in marked if field not in _fields(rows, cols)]:
+    if unknown := [field for field in mark if field not in itertools.product(rows, cols)]:
         raise ValueError(f"{unknown[0]!r} is no (row, column) of the values")
     known = [value for line in values for value in line if _is_number(value)]
     if not known:
@@ -233,7 +228,7 @@ def heat(
     map_of = mpl.colormaps["Blues"]
     fields = [
         [
-            Field(short(value), map_of(0.08 + 0.84 * norm(value)), (rows[i], cols[j]) in marked)
+            Field(short(value), map_of(0.08 + 0.84 * norm(value)), (rows[i], cols[j]) in mark)
             if _is_number(value)
             else None
             for j, value in enumerate(line)
@@ -351,10 +346,6 @@ def _color(label: str, number: int, marked: Collection[str]) -> str:
 
 def _is_number(value: float | None) -> bool:
     return value is not None and not math.isnan(value)
-
-
-def _fields(rows: Sequence[object], cols: Sequence[object]) -> list[tuple[object, object]]:
-    return [(row, col) for row in rows for col in cols]
 
 
 # ---- tuned plans --------------------------------------------------------------------------------

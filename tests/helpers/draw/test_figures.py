@@ -204,7 +204,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     "bars": (partial(draw.bars, {"one": 12.34, "two": 0.92}, "A", "KB", "So.", mark="two"), "So."),
     "dots": (partial(draw.dots, HALVES, "A", "KB", "So.", log=True, limit=("half", 30)), "So."),
     "curves": (partial(draw.curves, LINES, *LABELS, logx=False, logy=True), "So."),
-    "heat": (partial(draw.heat, [1, 2, 4], ["4", "8"], FIELDS, *LABELS, mark=(2, "8")), "So."),
+    "heat": (partial(draw.heat, [1, 2, 4], ["4", "8"], FIELDS, *LABELS, mark=[(2, "8")]), "So."),
     "a word": (
         sectors(0 * LANES + 5),
         "one request of 32 lanes touches 1 sector and uses 4 of 32 bytes",
