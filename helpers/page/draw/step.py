@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ...base.arguments import checked
 from ...catalogue.registry import COPY, TORCH, UNFUSED, step_number
@@ -367,43 +367,36 @@ def _predictions(axes: Axes, pair: Pair, said: Mapping[str, float], look: Mappin
 
 # ---- dots ---------------------------------------------------------------------------------------
 
+Dots = Mapping[str, tuple[Sequence[float | None], Mapping]]  # name -> (a share per row, look)
+
 
 def _dots(pair: Pair, mine: float | None) -> Figure:
     """A line of dots for each shape, and one for each prediction."""
     said, look = pair.said(mine), style.look(pair.after.step)
-    figure, axes = style.chart(pair.finding, 1.7 + 0.3 * (len(pair.own) + len(said)))
     mark = {"color": look.color, "marker": look.marker}
-    lines = [(_name(pair.after), pair.own, {**mark, "markersize": 9, "zorder": 4})]
+    lines = {_name(pair.after): (pair.own, {**mark, "markersize": 9, "zorder": 4})}
     if pair.before:
-        grey = {"color": style.DARK, "marker": "o", "markersize": 6}
-        lines.append((_name(pair.before), pair.earlier, grey))
-    lines.append(("PyTorch", pair.torch, {**style.look("PyTorch")._asdict(), "markersize": 6}))
+        lines[_name(pair.before)] = pair.earlier, {"color": style.DARK, "marker": "o"}
+    lines["PyTorch"] = pair.torch, style.look("PyTorch")._asdict()
     for beside in recorded_beside(pair.after):
-        lines.append((beside.label, pair.cases(beside), {**mark, "markersize": 4}))
-    for name, cases, line in lines:
-        dots = [(cases[key].share, row) for row, key in enumerate(pair.own) if key in cases]
-        if dots:
-            axes.plot(*zip(*dots, strict=True), **{**line, "linestyle": "", "label": name})
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), **KEY)
-    for row, share in enumerate(said.values(), len(pair.own)):
-        axes.plot(share, row, color=look.color, markeredgecolor=look.color, **SAID)
-    found = [share for line in axes.lines for share in line.get_xdata()]
-    low = min(CLOSE, math.floor(10 * min(found)) / 10)
-    axes.set_xlim(low, max(TOP, 1.02 * max(found)))
-    axes.axvline(1, color=style.BLACK, linestyle="--", linewidth=1.4)
-    words = [*map(pair.label, pair.own), *(f"{who}, {pair.label(pair.at)}" for who in said)]
-    axes.set_yticks(range(len(words)), words)
-    axes.set_ylim(len(words) - 0.4, -0.9)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    shares = [f"{share:.2f}" for share in (*(c.share for c in pair.own.values()), *said.values())]
-    head = "× copy" if pair.ceiling == A_COPY else ""
-    labels.column(axes, 26, head, shares, [look.color] * len(shares), fontweight="bold")
+        lines[beside.label] = pair.cases(beside), {**mark, "markersize": 4}
+    dots = {
+        name: ([cases[key].share if key in cases else None for key in pair.own], line)
+        for name, (cases, line) in lines.items()
+    }
+    for row, (who, share) in enumerate(said.items(), len(pair.own)):
+        dots[who] = [None] * row + [share], {**SAID, "color": look.color}
+    texts = [f"{case.share:.2f}" for case in pair.own.values()]
     if pair.family == "few":
         times = [microseconds(case.median_us) for case in pair.own.values()]
-        labels.column(axes, 74, "us", times)
-    start = f", from {low:.1f}" if low else ""
-    axes.set_xlabel(f"{pair.unit}{start}")
+        texts = [f"{text}, {us} us" for text, us in zip(texts, times, strict=True)]
+    names = [*map(pair.label, pair.own), *(f"{who}, {pair.label(pair.at)}" for who in said)]
+    texts += [f"{share:.2f}" for share in said.values()]
+    figure, axes = _dot_chart(pair.finding, names, dots, texts)
+    low = min(CLOSE, math.floor(10 * min(axes.dataLim.intervalx)) / 10)
+    axes.set_xlim(low, max(TOP, 1.02 * axes.dataLim.x1))
+    axes.axvline(1, color=style.BLACK, linestyle="--", linewidth=1.4)
+    axes.set_xlabel(f"{pair.unit}{f', from {low:.1f}' if low else ''}")
     return figure
 
 
@@ -453,22 +446,6 @@ def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, P
 NEAR = 0.1  # tolerance of measured / predicted
 
 
-class Entry(NamedTuple):
-    """Fractions of a copy's speed at the shape of a prediction."""
-
-    step: str
-    measured: float
-    ours: float
-    mine: float | None = None
-
-    def near(self, said: float) -> bool:
-        return abs(self.measured / said - 1) <= NEAR
-
-    def off(self, said: float) -> float:
-        """The factor by which a prediction was too high or too low, at least 1."""
-        return max(said / self.measured, self.measured / said)
-
-
 def ledger(last: str | None = None) -> None:
     """Draw the measurement of every step with a question and a record, up to the step `last` if it
     is given, with our predictions and yours as hollow marks. Yours are omitted if SOFTMAX_REPLAY=1
@@ -476,67 +453,39 @@ def ledger(last: str | None = None) -> None:
 
     Raises `ValueError` if `last` is not one of these steps.
     """
-    mine = kept()
     steps = [step for step in asked() if has_record(step)]
-    if last:
-        steps = steps[: steps.index(last) + 1]
-    records = {step: load_record(step) for step in steps}
-    entries = [
-        Entry(step, record.headline.share, predictions()[step]["share"], mine.get(step))
-        for step, record in records.items()
-    ]
-    title = _title(entries)
-    gpu = records[entries[-1].step].device["name"]
-    style.finish(_draw(entries, title, gpu), title, _says(entries))
-
-
-def _title(entries: Sequence[Entry]) -> str:
-    near = sum(entry.near(entry.ours) for entry in entries)
-    return f"Of our {len(entries)} predictions, {near} came within 10 percent"
-
-
-def _says(entries: Sequence[Entry]) -> str:
-    """The sentence below the figure: what we missed, and the reader's result."""
-    missed = [entry for entry in entries if not entry.near(entry.ours)]
-    high = sum(entry.ours > entry.measured for entry in missed)
-    worst = max(entries, key=lambda entry: entry.off(entry.ours))
-    text = (
-        f"{_title(entries)} of what was measured; of the others, {high or 'none'} were too high "
-        f"and {len(missed) - high or 'none'} too low; the largest error, as a ratio, is that "
-        f"of {worst.step}, {worst.ours:.2f} predicted and {worst.measured:.2f} measured."
-    )
-    if mine := [entry for entry in entries if entry.mine is not None]:
-        near = sum(entry.near(entry.mine) for entry in mine)
-        closer = sum(entry.off(entry.mine) < entry.off(entry.ours) for entry in mine)
-        text += f" Of your {len(mine)}, {near} came within 10 percent, "
-        text += f"and {closer} closer than ours."
-    return text
-
-
-def _draw(entries: Sequence[Entry], title: str, gpu: str) -> Figure:
-    figure, axes = style.chart(title, 1.3 + 0.3 * len(entries))
-    looks = [style.look(entry.step) for entry in entries]
-    inks = [look.color for look in looks]
-    for row, (entry, (ink, marker, _)) in enumerate(zip(entries, looks, strict=True)):
-        said = [entry.ours, *([] if entry.mine is None else [entry.mine])]
-        ends = min(entry.measured, *said), max(entry.measured, *said)
-        axes.plot(ends, [row, row], color=style.PALE, linewidth=2, zorder=2)
-        axes.plot(entry.measured, row, marker=marker, color=ink, markersize=8, zorder=3)
-        for share, edge in zip(said, (ink, style.BLACK), strict=False):
-            hollow = {"markerfacecolor": "none", "markeredgecolor": edge, "markeredgewidth": 1.8}
-            axes.plot(share, row, "D", markersize=10, zorder=4, **hollow)  # as in a step's plot
-    axes.set_yticks(range(len(entries)), [entry.step for entry in entries])
-    axes.set_ylim(len(entries) - 0.4, -1.2)  # with space for the column headings
-    axes.set_xlim(0, 1.05 * max(line.get_xdata()[-1] for line in axes.lines))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
+    steps = steps[: steps.index(last) + 1] if last else steps
+    ours = [predictions()[step]["share"] for step in steps]
+    mine = [kept().get(step) for step in steps]
+    measured = [load_record(step).headline.share for step in steps]
+    title = f"Of our {len(steps)} predictions, {_near(ours, measured)} came within 10 percent"
+    dots = {
+        "ours": (ours, {**SAID, "color": style.BLUE}),
+        "yours": (mine, {**SAID, "color": style.BLACK}),
+        "measured": (measured, {"color": style.BLUE, "marker": "o", "markersize": 7}),
+    }
+    texts = [f"{one:.2f}, {found:.2f}" for one, found in zip(ours, measured, strict=True)]
+    figure, axes = _dot_chart(title, steps, dots, texts)
+    axes.hlines(range(len(steps)), ours, measured, style.PALE, linewidth=2, zorder=1)
+    axes.set_xlim(left=0)
+    gpu = load_record(steps[-1]).device["name"]
     axes.set_xlabel(f"fraction of copy bandwidth, or of the operation's baseline, {gpu}")
-    right = 26
-    if any(entry.mine is not None for entry in entries):
-        mine = [entry.mine and f"{entry.mine:.2f}" for entry in entries]
-        labels.column(axes, right, "◇ yours", mine)
-        right += 54
-    labels.column(axes, right, "◇ ours", [f"{entry.ours:.2f}" for entry in entries], inks)
-    measured = [f"{entry.measured:.2f}" for entry in entries]
-    labels.column(axes, right + 66, "● measured", measured, inks, fontweight="bold")
-    return figure
+    axes.set_title("ours, measured", fontsize=9.5, fontweight="normal", loc="right")
+
+    def off(at: int) -> float:
+        return abs(math.log(ours[at] / measured[at]))
+
+    worst = max(range(len(steps)), key=off)
+    says = (
+        f"{title} of what was measured; the largest error, as a ratio, is that of {steps[worst]}, "
+        f"{ours[worst]:.2f} predicted and {measured[worst]:.2f} measured."
+    )
+    if count := len(mine) - mine.count(None):
+        says += f" Of your {count}, {_near(mine, measured)} came within 10 percent."
+    style.finish(figure, title, says)
+
+
+def _near(said: Sequence[float | None], measured: Sequence[float]) -> int:
+    """How many predictions are close to the measurement."""
+    pairs = zip(said, measured, strict=True)
+    return sum(abs(found / one - 1) <= NEAR for one, found in pairs if one)
