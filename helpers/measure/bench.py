@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-
-import numpy as np
+from typing import NamedTuple
 
 from ..base.gpu import gpu_in_use
 from ..catalogue.registry import COPY, UNFUSED, WITHOUT_FILE
@@ -31,7 +30,7 @@ from ..problem.shapes import (
     name_of,
 )
 from ..run.bound import BoundKernel, load
-from ..run.check import WrongResult, check_copy, check_softmax
+from ..run.check import WrongResult
 from ..run.execute import active_clusters
 from . import samples
 from .campaign import Failure, one_line
@@ -70,10 +69,9 @@ class Candidate:
     run: Callable
     launch: dict[str, int]
     attributes: dict[str, int]
-    compare: Callable[[np.ndarray, np.ndarray], None] | None
+    judge: Callable[[Sequence], None]  # checks the arrays; raises `WrongResult`
     run_programmatic: Callable | None = None  # the same by a programmatic launch
     late: bool = False  # run on a y that starts one element later than x
-    judge: Callable[[Sequence], None] | None = None  # instead of `compare`: checks all arrays
 
 
 @contextlib.contextmanager
@@ -115,9 +113,8 @@ def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = N
         run,
         bound.launch,
         attributes if clusters is None else {**attributes, "active_clusters": clusters},
-        check_copy if bound.operation is COPIES else check_softmax,
+        partial(check_problem, problem, numbers),
         late=bound.plan.macros.get("LATE") == 1,
-        judge=None if problem.plain else partial(check_problem, problem, numbers),
     )
     if not bound.plan.programmatic:
         return candidate
@@ -156,8 +153,9 @@ def copy_maker(name: str) -> Maker:
     """The maker of a copy kernel that moves the bytes of a matrix."""
 
     def make(problem: Problem) -> Candidate:
-        shape = copied_shape(problem)
-        return kernel_candidate(load(name).bind(*shape, gpu=gpu_in_use()))
+        made = kernel_candidate(load(name).bind(*copied_shape(problem), gpu=gpu_in_use()))
+        copied = replace(problem, operation=COPIES, features=())
+        return replace(made, judge=partial(check_problem, copied, {}))
 
     return make
 
@@ -182,7 +180,8 @@ def unfused_candidate(problem: Problem) -> Candidate:
         cupy.sum(scratch, axis=1, keepdims=True, out=column)
         cupy.divide(scratch, column, out=y)
 
-    return Candidate(run, {"grid": 0, "block": 0, "shared_mem": 0}, {}, check_softmax)
+    judge = partial(check_problem, problem, {})
+    return Candidate(run, {"grid": 0, "block": 0, "shared_mem": 0}, {}, judge)
 
 
 def maker(step: str, numbers: Mapping[str, float] | None = None) -> Maker:
@@ -253,53 +252,41 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # this stream may read what the makers wrote on others
     with stream:
-        sets = {one: buffers_for(one) for one in dict.fromkeys(problems.values())}
-        launches = {  # (name, launch) -> function that enqueues a call
-            (name, launch): run
-            for name, candidate in candidates.items()
-            for launch, run in (
-                ("ordinary", candidate.run),
-                ("programmatic", candidate.run_programmatic),
-            )
-            if run and (name, launch) != (PROGRAMMATIC_COPY, "ordinary")
-        }
-        buffers_of = {
-            name: [(x, later(y)) for x, y in sets[problem]] if one.late else sets[problems[name]]
-            for name, one in candidates.items()
-        }
-        for (name, _), run in launches.items():  # check all before timing any
-            arrays = buffers_of[name][0]
-            poison_outputs(problems[name], arrays)
-            with blaming(name):
-                run(*arrays)
-                verify(candidates[name], arrays, problems[name])
-        timings: dict[tuple[str, str], _Timing] = {}
-        for (name, launch), run in launches.items():
-            with blaming(name):
-                timings[name, launch] = _Timing(run, buffers_of[name], stream, few)
+        buffers = {one: buffers_for(one) for one in dict.fromkeys(problems.values())}
+        calls = {}  # by name and launch
+        for name, one in candidates.items():
+            sets = [
+                Buffers(arrays, outputs_of(problems[name]), arrays)
+                for x, *others in buffers[problems[name]]
+                for arrays in [(x, later(*others)) if one.late else (x, *others)]
+            ]
+            runs = {"ordinary": one.run, "programmatic": one.run_programmatic}
+            for launch, run in runs.items():
+                if run and (name, launch) != (PROGRAMMATIC_COPY, "ordinary"):
+                    calls[name, launch] = Call(name, one, partial(_enqueue, run, sets), sets)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its ratio to itself shows the noise.
-        again = candidates[copy].run, buffers_of[copy]
-        timings[copy, "again"] = _Timing(*again, stream, few)
+        calls[copy, "again"] = calls[copy, "ordinary"]
 
-        def replay(key: tuple[str, str]) -> None:
-            with blaming(key[0]):
-                timings[key].replay()
+        def is_due(taken: Taken, key: tuple[str, str]) -> bool:
+            """Whether there are fewer samples than the shortest call requires."""
+            (series,) = taken[key]
+            kept = samples.kept(series)
+            return not kept or len(kept) < (few or samples.wanted(min(series)))
 
-        samples.in_turn([*timings], replay, lambda key: timings[key].is_due)
-        for (name, _), timing in timings.items():
-            arrays = buffers_of[name][min(timing.calls, len(buffers_of[name])) - 1]
-            poison_outputs(problems[name], arrays)
-            with blaming(name):
-                timing.graph.launch()  # the timed graph must have written the output
-                verify(candidates[name], arrays, problems[name])
-    taken = {key: samples.kept(timing.samples_us) for key, timing in timings.items()}
+        graphs = {}
+
+        def capture(key: tuple[str, str]) -> list[Graph]:
+            graphs[key] = graph_of(calls[key], stream, few)
+            return [graphs[key]]
+
+        taken = {key: us for key, (us,) in time_in_turn(calls, capture, is_due).items()}
     return {
         name: Timed(
             candidate.launch,
             taken[name, "ordinary"],
             taken[copy, "again" if name == copy else "ordinary"],
-            timings[name, "ordinary"].calls,
+            graphs[name, "ordinary"].calls,
             "right before and after timing",
             candidate.attributes,
             taken.get((name, "programmatic"), []),
@@ -308,6 +295,10 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
         for name, candidate in candidates.items()
         if name != PROGRAMMATIC_COPY
     }
+
+
+def _enqueue(run: Callable, sets: Sequence[Buffers], number: int) -> None:
+    run(*sets[number % len(sets)].arrays)
 
 
 class Graph:
@@ -339,45 +330,93 @@ class Graph:
         return round(1e3 * elapsed / self.calls, 4)
 
 
-class _Timing:
-    """One launch of a candidate: its graph and its samples, in the order they were taken."""
+class Buffers(NamedTuple):
+    """A set of arrays on the GPU."""
 
-    def __init__(self, run: Callable, buffers: Sequence, stream, few: int = 0):
-        self.stream, self.few = stream, few
-        single_ms = self._warm_up(run, buffers, FEW_WARMUP_S if few else PROTOCOL["warmup_s"])
-        self.calls = max(len(buffers), 50)
-        most_ms = FEW_REPLAY_MS if few else 50
-        if single_ms * self.calls > most_ms:
-            self.calls = max(3, math.ceil(most_ms / single_ms))
-        self.graph = Graph(lambda call: run(*buffers[call % len(buffers)]), self.calls, stream)
-        self.samples_us: list[float] = []
+    arrays: tuple
+    poisoned: Sequence[int]  # indices of what is filled with NaN before a check
+    checked: tuple  # the arrays that are checked
 
-    def _warm_up(self, run: Callable, buffers: Sequence, seconds: float) -> float:
-        """Run until the clocks have ramped up; returns the milliseconds of one call as the mean of
-        several consecutive ones, since a single short call takes less than its launch."""
+
+class Call(NamedTuple):
+    """A candidate that is timed on sets of buffers."""
+
+    name: str
+    candidate: Candidate
+    enqueue: Callable[[int], None]  # the call of a number, on the set of that number
+    sets: Sequence[Buffers]
+
+    def check(self, run: Callable[[], None], number: int) -> None:
+        """Check what a run of the call of this number writes. Raises `WrongResult`."""
         import cupy
 
-        begin, calls, start, stop = time.perf_counter(), 0, cupy.cuda.Event(), cupy.cuda.Event()
-        burst = 1
-        while time.perf_counter() - begin < seconds or calls < 2:
-            start.record(self.stream)
-            for _ in range(burst):
-                run(*buffers[calls % len(buffers)])
-                calls += 1
-            stop.record(self.stream)
-            stop.synchronize()
-            single_ms = cupy.cuda.get_elapsed_time(start, stop) / burst
-            burst = 20 if single_ms < 1 else 1
-        return single_ms
+        one = self.sets[number % len(self.sets)]
+        for place in one.poisoned:
+            poison(one.arrays[place])
+        run()
+        cupy.cuda.get_current_stream().synchronize()
+        self.candidate.judge(one.checked)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it has fewer samples than its shortest call requires."""
-        taken = len(samples.kept(self.samples_us))
-        return not taken or taken < (self.few or samples.wanted(min(self.samples_us)))
 
-    def replay(self) -> None:
-        self.samples_us.append(self.graph.replay())
+Taken = Mapping[Hashable, Sequence[list[float]]]  # the samples of each graph of a call
+
+
+def time_in_turn(
+    calls: Mapping[Hashable, Call],
+    capture: Callable[[Hashable], Sequence[Graph]],
+    is_due: Callable[[Taken, Hashable], bool],
+) -> dict[Hashable, list[list[float]]]:
+    """Check all calls, capture the graphs of each, replay those of a call one right after the other
+    and the calls in turn while they are due, and check what the last graph of each writes. Returns
+    the samples of each graph without the discarded ones."""
+    for call in calls.values():
+        with blaming(call.name):
+            call.check(partial(call.enqueue, 0), 0)
+    graphs: dict[Hashable, Sequence[Graph]] = {}
+    for key, call in calls.items():
+        with blaming(call.name):
+            graphs[key] = capture(key)
+    taken = {key: [[] for _ in of_call] for key, of_call in graphs.items()}
+
+    def replay(key: Hashable) -> None:
+        with blaming(calls[key].name):
+            for graph, series in zip(graphs[key], taken[key], strict=True):
+                series.append(graph.replay())
+
+    samples.in_turn([*calls], replay, partial(is_due, taken))
+    for key, call in calls.items():
+        last = graphs[key][-1]
+        with blaming(call.name):  # the timed graph must have written the output
+            call.check(last.launch, last.calls - 1)
+    return {key: [*map(samples.kept, series)] for key, series in taken.items()}
+
+
+def graph_of(call: Call, stream, few: int = 0) -> Graph:
+    """Run a call until the clocks have ramped up, and capture as many as fill a replay."""
+    single_ms = _warm_up(call, stream, FEW_WARMUP_S if few else PROTOCOL["warmup_s"])
+    count, most_ms = max(len(call.sets), 50), FEW_REPLAY_MS if few else 50
+    if single_ms * count > most_ms:
+        count = max(3, math.ceil(most_ms / single_ms))
+    return Graph(call.enqueue, count, stream)
+
+
+def _warm_up(call: Call, stream, seconds: float) -> float:
+    """Run for so many seconds; returns the milliseconds of one call as the mean of several
+    consecutive ones, since a single short call takes less than its launch."""
+    import cupy
+
+    begin, calls, start, stop = time.perf_counter(), 0, cupy.cuda.Event(), cupy.cuda.Event()
+    burst = 1
+    while time.perf_counter() - begin < seconds or calls < 2:
+        start.record(stream)
+        for _ in range(burst):
+            call.enqueue(calls)
+            calls += 1
+        stop.record(stream)
+        stop.synchronize()
+        single_ms = cupy.cuda.get_elapsed_time(start, stop) / burst
+        burst = 20 if single_ms < 1 else 1
+    return single_ms
 
 
 def buffers_for(problem: Problem) -> list[tuple]:
@@ -390,24 +429,9 @@ def buffers_for(problem: Problem) -> list[tuple]:
     return [buffers(problem, random) for _ in range(rotations(problem, l2_bytes))]
 
 
-def poison_outputs(problem: Problem, arrays: Sequence) -> None:
-    for array, argument in zip(arrays, problem.arrays, strict=True):
-        if argument.output:
-            poison(array)
-
-
-def verify(candidate: Candidate, arrays: Sequence, problem: Problem) -> None:
-    """Check the outputs of a candidate on the GPU. Raises `WrongResult`."""
-    import cupy
-
-    cupy.cuda.get_current_stream().synchronize()
-    if candidate.judge:
-        return candidate.judge(arrays)
-
-    def check(operation, values, written, *_) -> None:
-        candidate.compare(values["x"], written["y"])
-
-    check_problem(problem, {}, arrays, check)
+def outputs_of(problem: Problem) -> list[int]:
+    """The indices of the outputs among the arrays of a problem."""
+    return [number for number, one in enumerate(problem.arrays) if one.output]
 
 
 @contextlib.contextmanager

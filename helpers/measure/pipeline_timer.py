@@ -14,16 +14,31 @@ gradient, or x, and the reader reads the first output.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from ..base.gpu import gpu_in_use
 from ..problem.problem import Problem
 from ..run.bound import load
 from . import bench, samples
-from .bench import COPY, Candidate, Graph, Maker, blaming, fresh_pool
+from .bench import (
+    COPY,
+    Buffers,
+    Call,
+    Candidate,
+    Graph,
+    Maker,
+    Taken,
+    blaming,
+    fresh_pool,
+    outputs_of,
+    time_in_turn,
+)
 from .pipelines import MOST_EVICTED, ORDINARY, states_of
 
 READER = "timing/sums"
@@ -55,20 +70,6 @@ class Ends(NamedTuple):
     write: Callable  # (source, x)
     sweep: Callable  # ()
     read: Callable  # (y)
-
-
-class Buffers(NamedTuple):
-    """A set of arrays on the GPU."""
-
-    source: object  # read by the writer
-    arrays: tuple  # of softmax, or of its replacement
-    fed: int  # indices written by the writer
-    outputs: tuple[int, ...]  # indices of the outputs; the reader reads the first
-
-    @property
-    def checked(self) -> tuple:
-        """The arrays with the source instead of what the writer makes from it."""
-        return (*self.arrays[: self.fed], self.source, *self.arrays[self.fed + 1 :])
 
 
 class Series(NamedTuple):
@@ -112,32 +113,31 @@ def _measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]
         l2 = cupy.cuda.Device().attributes["L2CacheSize"]
         found = {}
         for state in states_of(problem, l2):
-            pipelines = _State(around, state == "evicted", buffers, stream)
-            found[state] = pipelines.time(links, problem)
+            pipelines = _State(around, state == "evicted", buffers, stream, fed_of(problem))
+            found[state] = pipelines.time(links)
     return found
 
 
-def places(problem: Problem) -> tuple[int, tuple[int, ...]]:
-    """The indices of the array that the writer writes, and of the outputs."""
+def fed_of(problem: Problem) -> int:
+    """The index of the array that the writer writes."""
     names = [argument.name for argument in problem.arrays]
-    outputs = tuple(number for number, one in enumerate(problem.arrays) if one.output)
-    return names.index("dy" if "dy" in names else "x"), outputs
+    return names.index("dy" if "dy" in names else "x")
 
 
-def with_source(problem: Problem, arrays: Sequence) -> Buffers:
-    """The arrays of a problem in a pipeline."""
+def with_source(problem: Problem, arrays: tuple) -> Buffers:
+    """The arrays of a problem in a pipeline. The writer's source is checked instead of what it
+    writes, which is poisoned like the outputs."""
     import cupy
 
-    fed, outputs = places(problem)
-    into = list(arrays)
+    fed, into = fed_of(problem), list(arrays)
     into[fed] = cupy.empty_like(arrays[fed])
-    return Buffers(arrays[fed], tuple(into), fed, outputs)
+    return Buffers(tuple(into), (fed, *outputs_of(problem)), arrays)
 
 
 def stand_in(problem: Problem, around: Ends) -> Candidate:
     """The bandwidth baseline in a pipeline: a copy of what the writer wrote, or if the outputs are
     smaller, a kernel that only reads it."""
-    fed, (first, *_) = places(problem)
+    fed, (first, *_) = fed_of(problem), outputs_of(problem)
 
     def run(*arrays) -> None:
         if arrays[first].nbytes == arrays[fed].nbytes:
@@ -145,16 +145,14 @@ def stand_in(problem: Problem, around: Ends) -> Candidate:
         else:
             around.read(arrays[fed])
 
-    return Candidate(run, {}, {}, None, judge=lambda arrays: None)
+    return Candidate(run, {}, {}, lambda arrays: None)
 
 
 def launches(name: str, candidate: Candidate) -> dict[str, Candidate]:
     """A candidate by the names of its launches, the planned one first."""
     if candidate.run_programmatic is None:
         return {name: candidate}
-    planned = Candidate(
-        candidate.run_programmatic, candidate.launch, candidate.attributes, candidate.compare
-    )
+    planned = replace(candidate, run=candidate.run_programmatic)
     return {name: planned, name + ORDINARY: candidate}
 
 
@@ -197,69 +195,51 @@ def ends(problem: Problem) -> Ends:
 class _State:
     """The pipelines over the buffers of a shape, with or without a sweep."""
 
-    def __init__(self, around: Ends, swept: bool, buffers: Sequence[tuple], stream):
-        self.around, self.swept, self.buffers, self.stream = around, swept, buffers, stream
+    def __init__(self, around: Ends, swept: bool, sets: Sequence[Buffers], stream, fed: int):
+        self.around, self.swept, self.sets = around, swept, sets
+        self.stream, self.fed = stream, fed
 
-    def time(self, links: Mapping[str, Candidate], problem: Problem) -> Series:
-        for name, link in links.items():
-            with blaming(name):
-                self._check(link, problem, 0, lambda link=link: self._call(link, 0))
-        calls = self._calls(links[COPY])
-        base = self._graph(None, calls)
-        graphs = {}
-        for name, link in links.items():
-            with blaming(name):
-                graphs[name] = self._graph(link, calls)
-        pipeline_us, base_us = ({name: [] for name in links} for _ in range(2))
+    def time(self, links: Mapping[str, Candidate]) -> Series:
+        calls = {
+            name: Call(name, link, partial(self._enqueue, link), self.sets)
+            for name, link in links.items()
+        }
 
-        def replay(name: str) -> None:
-            with blaming(name):
-                base_us[name].append(base.replay())
-                pipeline_us[name].append(graphs[name].replay())
+        @functools.cache
+        def base() -> Graph:
+            return self._graph(partial(self._enqueue, None), self._count(calls[COPY]))
 
-        def is_due(name: str) -> bool:
+        def capture(name: str) -> list[Graph]:
+            return [base(), self._graph(calls[name].enqueue, base().calls)]
+
+        def is_due(taken: Taken, name: str) -> bool:
             """The copy decides for all."""
-            taken, without = samples.kept(pipeline_us[COPY]), samples.kept(base_us[COPY])
-            return not taken or len(taken) < samples.wanted(taken[0] - without[0])
+            without, with_copy = map(samples.kept, taken[COPY])
+            return not with_copy or len(with_copy) < samples.wanted(with_copy[0] - without[0])
 
-        samples.in_turn([*links], replay, is_due)
-        for name, link in links.items():
-            last = (calls - 1) % len(self.buffers)
-            with blaming(name):  # the timed graph must have written y
-                self._check(link, problem, last, graphs[name].launch)
-        return Series(
-            calls,
-            {name: samples.kept(series) for name, series in pipeline_us.items()},
-            {name: samples.kept(series) for name, series in base_us.items()},
-        )
+        taken = time_in_turn(calls, capture, is_due)
+        base_us, pipeline_us = ({name: us[n] for name, us in taken.items()} for n in range(2))
+        return Series(base().calls, pipeline_us, base_us)
 
-    def _call(self, link: Candidate | None, number: int) -> None:
+    def _enqueue(self, link: Candidate | None, number: int) -> None:
         """One call of the pipeline on one set of buffers; without a link, only of both ends."""
-        one = self.buffers[number % len(self.buffers)]
-        self.around.write(one.source, one.arrays[one.fed])
+        arrays, (_, first, *_), checked = self.sets[number % len(self.sets)]
+        self.around.write(checked[self.fed], arrays[self.fed])
         if self.swept:
             self.around.sweep()
         if link is not None:
-            link.run(*one.arrays)
-        self.around.read(one.arrays[one.outputs[0]])
+            link.run(*arrays)
+        self.around.read(arrays[first])
 
-    def _check(self, link: Candidate, problem: Problem, place: int, run: Callable) -> None:
-        """Check the outputs in a set of buffers against its source; x was poisoned too."""
-        one = self.buffers[place]
-        for number in (one.fed, *one.outputs):
-            bench.poison(one.arrays[number])
-        run()
-        bench.verify(link, one.checked, problem)
-
-    def _calls(self, copy: Candidate) -> int:
+    def _count(self, copy: Call) -> int:
         """The number of calls per replay; the copy's pipeline is replayed until the GPU is warm."""
-        calls = LEAST_CALLS if self.swept else max(LEAST_CALLS, len(self.buffers))
-        graph, begin, us = self._graph(copy, calls), time.perf_counter(), 0.0
+        count = LEAST_CALLS if self.swept else max(LEAST_CALLS, len(copy.sets))
+        graph, begin, us = self._graph(copy.enqueue, count), time.perf_counter(), 0.0
         while not us or time.perf_counter() - begin < PROTOCOL["warmup_s"]:
             us = graph.replay()
-        return calls if us * calls <= 1e3 * LONGEST_MS else max(3, math.ceil(1e3 * LONGEST_MS / us))
+        return count if us * count <= 1e3 * LONGEST_MS else max(3, math.ceil(1e3 * LONGEST_MS / us))
 
-    def _graph(self, link: Candidate | None, calls: int) -> Graph:
-        for number in range(min(calls, len(self.buffers))):
-            self._call(link, number)  # the first call on a buffer may allocate: not captured
-        return Graph(lambda number: self._call(link, number), calls, self.stream)
+    def _graph(self, enqueue: Callable[[int], None], calls: int) -> Graph:
+        for number in range(min(calls, len(self.sets))):
+            enqueue(number)  # the first call on a buffer may allocate: not captured
+        return Graph(enqueue, calls, self.stream)

@@ -50,11 +50,9 @@ def candidate(name: str, problem: Problem, precision: Precision | None = None) -
     """
     offer = OFFERS[problem.operation.name][name]
     call = offer.make(problem) if offer.make else two_kernels_call(problem)
-    if problem.plain:
-        return Candidate(call, {}, {}, precision or Precision())
-    judge = partial(verify, check=check_result, unwritten=offer.unwritten)
-    judge = partial(judge, problem, numbers(problem))
-    return Candidate(call, {}, {}, None, judge=_once(judge) if offer.in_place else judge)
+    check = (precision or Precision()) if problem.plain else check_result
+    judge = partial(*(verify, problem, numbers(problem)), check=check, unwritten=offer.unwritten)
+    return Candidate(call, {}, {}, _once(judge) if offer.in_place else judge)
 
 
 def _once(judge: Callable) -> Callable:
@@ -126,8 +124,8 @@ class Precision:
 
     worst_ulp: float = 0.0
 
-    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        self.worst_ulp = max(self.worst_ulp, check_softmax(x, y))
+    def __call__(self, _: Operation, values: Mapping, written: Mapping, *__) -> None:
+        self.worst_ulp = max(self.worst_ulp, check_softmax(values["x"], written["y"]))
 
 
 ROUNDED = {4: 1e-4, 2: 2.0**-7}  # bytes per element -> additional relative error of a baseline

@@ -13,10 +13,11 @@ from helpers.base.gpu import H200
 from helpers.catalogue.dispatch import chosen
 from helpers.measure import baselines, interop, side_by_side
 from helpers.measure.baselines import NOT_OFFERED, OFFERS, TWO_KERNELS
-from helpers.measure.bench import poison_outputs
-from helpers.measure.gpu_arrays import buffers, verify
+from helpers.measure.bench import outputs_of
+from helpers.measure.gpu_arrays import buffers, poison, verify
 from helpers.measure.interop import torch_dtypes
 from helpers.measure.side_by_side import check_result
+from helpers.problem.operations import SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import GROUPS, entries, group_of, name_of, numbers
 from helpers.run.bound import BoundKernel
@@ -53,6 +54,10 @@ def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
             side_by_side.check_softmax(x, wrong.astype(x.dtype))
 
 
+def judged(keep, x: np.ndarray, y: np.ndarray) -> None:
+    keep(SOFTMAX, {"x": x}, {"y": y.astype(x.dtype)})
+
+
 def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -> None:
     """Planted: the sum in 8 bits less, two more roundings, a row scaled by 2%."""
     x = make_input(9, 300, dtype="bfloat16")
@@ -61,13 +66,13 @@ def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -
     total = terms.sum(axis=-1, keepdims=True)
     once = (terms / total.astype(x.dtype).astype(np.float64)).astype(x.dtype)
     keep = side_by_side.Precision()
-    keep(x, reference(x).astype(x.dtype))
+    judged(keep, x, reference(x))
     assert keep.worst_ulp == 0
-    keep(x, once)
+    judged(keep, x, once)
     assert 0.5 < keep.worst_ulp <= 1.5
     for wrong in (once * 1.02, terms / (2.0 ** np.floor(np.log2(total)))):
         with pytest.raises(WrongResult, match="wrong, by up to"):
-            keep(x, wrong.astype(x.dtype))
+            judged(keep, x, wrong)
 
 
 def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
@@ -98,7 +103,8 @@ def numpy_for_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def arrays_of(problem: Problem) -> tuple:
     arrays = buffers(problem, np.random.default_rng(0))
-    poison_outputs(problem, arrays)
+    for place in outputs_of(problem):
+        poison(arrays[place])
     return arrays
 
 
@@ -188,7 +194,8 @@ def test_our_two_kernels_in_sequence_are_right(dtype: str, monkeypatch) -> None:
     monkeypatch.setitem(offers, "liger", replace(offers["liger"], make=lambda problem: two.run))
     once = side_by_side.candidate("liger", problem)
     once.judge(arrays)
-    poison_outputs(problem, arrays)
+    for place in outputs_of(problem):
+        poison(arrays[place])
     once.judge(arrays)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import cupy
@@ -11,7 +12,7 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.measure import bench
 from helpers.measure.campaign import Failure
-from helpers.measure.gpu_arrays import rounded
+from helpers.measure.gpu_arrays import rounded, verify
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES
 from helpers.run.bound import BoundKernel, load
@@ -32,6 +33,15 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> list:
     return calls
 
 
+def judge_of(problem: Problem, compare):
+    """What checks the arrays of softmax by comparing y with x."""
+
+    def check(_, values, written, *__) -> None:
+        compare(values["x"], written["y"])
+
+    return partial(verify, problem, {}, check=check)
+
+
 def fake_maker(calls: list, compute, compare, programmatic=None) -> bench.Maker:
     def make(problem: Problem) -> bench.Candidate:
         def run_of(compute):
@@ -46,7 +56,8 @@ def fake_maker(calls: list, compute, compare, programmatic=None) -> bench.Maker:
             return run
 
         early = run_of(programmatic) if programmatic else None
-        return bench.Candidate(run_of(compute), {"grid": 1}, {"registers": 9}, compare, early)
+        judge = judge_of(problem, compare)
+        return bench.Candidate(run_of(compute), {"grid": 1}, {"registers": 9}, judge, early)
 
     return make
 
@@ -84,15 +95,11 @@ def test_programmatic_launch_is_timed_beside_the_ordinary_one(fake_cupy, monkeyp
         "late": fake_maker(fake_cupy, reference, check_softmax),
     }
     made = []
-    init = bench._Timing.__init__
+    init = bench.Graph.__init__
     monkeypatch.setattr(
-        bench._Timing, "__init__", lambda self, *rest: (made.append(self), init(self, *rest))[1]
+        bench.Graph, "__init__", lambda self, *rest: (made.append(self), init(self, *rest))[1]
     )
-    monkeypatch.setattr(
-        bench._Timing,
-        "replay",
-        lambda timing: timing.samples_us.append(100.0 + made.index(timing)),
-    )
+    monkeypatch.setattr(bench.Graph, "replay", lambda graph: 100.0 + made.index(graph))
     cases = bench.measure(makers, SMALL)
     assert set(cases) == {bench.COPY, "early", "late"}
     copied, early, late = (cases[name] for name in (bench.COPY, "early", "late"))
@@ -193,11 +200,12 @@ def test_bfloat16_is_rounded_to_nearest_even(fake_cupy: list) -> None:
 )
 def test_copy_moves_as_many_bytes(shape, dtype: str, copied, monkeypatch) -> None:
     monkeypatch.setattr(bench, "gpu_in_use", lambda: H200)
-    monkeypatch.setattr(bench, "kernel_candidate", lambda bound: bound.problem.shape)
+    made = lambda bound: bench.Candidate(print, bound.problem.shape, {}, None)  # noqa: E731
+    monkeypatch.setattr(bench, "kernel_candidate", made)
     problem = Problem(*shape, dtype)
-    assert bench.copy_maker(bench.COPY)(problem) == copied
+    assert bench.copy_maker(bench.COPY)(problem).launch == copied
     if copied[1] % 4 == 0:
-        assert bench.copy_maker("variants/00_copy_evict_last")(problem) == copied
+        assert bench.copy_maker("variants/00_copy_evict_last")(problem).launch == copied
 
 
 def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cupy) -> None:

@@ -18,6 +18,7 @@ from helpers.run.bound import load
 from helpers.run.check import check_copy, check_softmax
 from helpers.run.references import reference
 from tests.helpers.fake_cupy import FakeStream, fake_cupy
+from tests.helpers.test_bench import judge_of
 
 WRITE, SWEEP, READ = 2.0, 30.0, 1.0  # microseconds
 LARGE = 101, 40  # no room in the L2: timed fresh alone
@@ -72,7 +73,8 @@ class Machine(FakeStream):
 
         def make(problem: Problem) -> Candidate:
             self.dtype = problem.dtype
-            return Candidate(run_of(us), {}, {}, compare, early and run_of(early))
+            judge = judge_of(problem, compare)
+            return Candidate(run_of(us), {}, {}, judge, early and run_of(early))
 
         return make
 
@@ -132,8 +134,7 @@ def backward(machine, us: float, wrong: float = 1.0):
 
             machine.enqueue("ours", us, work)
 
-        judge = partial(verify, problem, {})
-        return Candidate(run, {}, {}, None, judge=judge)
+        return Candidate(run, {}, {}, partial(verify, problem, {}))
 
     return make
 
