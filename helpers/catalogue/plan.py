@@ -41,6 +41,21 @@ LIMITS = {  # of CUDA, by rule
 }
 
 
+REFUSED = {  # why a problem is rejected, by rule
+    "Arch": "{file} needs {arch}, the GPU is sm_{capability}",
+    "Axis": "{file} takes rows whose columns follow each other: inner = 1, not {inner}",
+    "Strides": "{file} takes rows that follow each other: x_stride = y_stride = cols = {cols}, not "
+    "{x_stride} and {y_stride}",
+    "Features": "{file} does not build {built}; its header says {features}",
+    "block condition": "block = {block} is not what the header asks: {condition}",
+}
+FAULTS = {  # of a header
+    "Build": "{where}: {name} = {value} is not a macro",
+    "Cluster": f"{{file}}: {{name}} = {{value}} needs sm_{MIN_CLUSTER_CAPABILITY}, the GPU is "
+    "sm_{capability}",
+}
+
+
 class HeaderError(ShownShort, ValueError):
     """An invalid header; the message contains file, line, key and reason."""
 
@@ -296,42 +311,23 @@ class Header:
         block: int | None,
     ) -> ValueError:
         """Return why a problem is rejected by a step of the program."""
-        value, capability = names.get(step.name), names["capability"]
-        if step.rule == "Arch":
-            return ValueError(
-                f"{self.file} needs {self.fields['Arch']}, the GPU is sm_{capability}"
-            )
-        if step.rule == "Axis":
-            return ValueError(
-                f"{self.file} takes rows whose columns follow each other: inner = 1, "
-                f"not {problem.inner}"
-            )
-        if step.rule == "Strides":
-            return ValueError(
-                f"{self.file} takes rows that follow each other: x_stride = y_stride = cols = "
-                f"{problem.cols}, not {problem.strides[0]} and {problem.strides[1]}"
-            )
-        if step.rule == "Features":
-            features = ", ".join(f"{name} = {value}" for name, value in self.features.items())
-            return ValueError(
-                f"{self.file} does not build {features}; its header says {self.fields['Features']}"
-            )
+        if isinstance(step, Definition):
+            return self._not_accepted(problem, "; no case of its Build table holds")
         if step.rule == "Columns":
             return self._not_accepted(problem)
-        if step.rule == "Build" and isinstance(step, Definition):
-            return self._not_accepted(problem, "; no case of its Build table holds")
-        if step.rule == "Build":
-            where = next(entry.where for entry in self.build if entry.name == step.name)
-            return HeaderError(f"{where}: {step.name} = {value} is not a macro")
-        if step.rule == "Cluster":
-            return HeaderError(
-                f"{self.file}: {step.name} = {value} needs sm_{MIN_CLUSTER_CAPABILITY}, "
-                f"the GPU is sm_{capability}"
-            )
-        if step.rule == "block condition":
-            return ValueError(
-                f"block = {names['block']} is not what the header asks: {step.condition.text}"
-            )
+        value = names.get(step.name)
+        known = {
+            **names,
+            **{"file": self.file, "arch": self.fields["Arch"], "name": step.name, "value": value},
+            "where": next((entry.where for entry in self.build if entry.name == step.name), ""),
+            "built": ", ".join(f"{name} = {value}" for name, value in self.features.items()),
+            "features": self.fields.get("Features", ""),
+            "condition": step.condition.text,
+        }
+        if step.rule in REFUSED:
+            return ValueError(REFUSED[step.rule].format(**known))
+        if step.rule in FAULTS:
+            return HeaderError(FAULTS[step.rule].format(**known))
         limits = LIMITS[step.rule].format(**names)
         if step.rule == "block" and block is not None:
             return ValueError(f"block = {block} is not {limits}")
