@@ -263,7 +263,7 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
             runs = {"ordinary": one.run, "programmatic": one.run_programmatic}
             for launch, run in runs.items():
                 if run and (name, launch) != (PROGRAMMATIC_COPY, "ordinary"):
-                    calls[name, launch] = Call(name, one, partial(_enqueue, run, sets), sets)
+                    calls[name, launch] = TimedCall(name, one, partial(_enqueue, run, sets), sets)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its ratio to itself shows the noise.
         calls[copy, "again"] = calls[copy, "ordinary"]
@@ -338,7 +338,7 @@ class Buffers(NamedTuple):
     checked: tuple  # the arrays that are checked
 
 
-class Call(NamedTuple):
+class TimedCall(NamedTuple):
     """A candidate that is timed on sets of buffers."""
 
     name: str
@@ -362,7 +362,7 @@ Taken = Mapping[Hashable, Sequence[list[float]]]  # the samples of each graph of
 
 
 def time_in_turn(
-    calls: Mapping[Hashable, Call],
+    calls: Mapping[Hashable, TimedCall],
     capture: Callable[[Hashable], Sequence[Graph]],
     is_due: Callable[[Taken, Hashable], bool],
 ) -> dict[Hashable, list[list[float]]]:
@@ -391,7 +391,7 @@ def time_in_turn(
     return {key: [*map(samples.kept, series)] for key, series in taken.items()}
 
 
-def graph_of(call: Call, stream, few: int = 0) -> Graph:
+def graph_of(call: TimedCall, stream, few: int = 0) -> Graph:
     """Run a call until the clocks have ramped up, and capture as many as fill a replay."""
     single_ms = _warm_up(call, stream, FEW_WARMUP_S if few else PROTOCOL["warmup_s"])
     count, most_ms = max(len(call.sets), 50), FEW_REPLAY_MS if few else 50
@@ -400,7 +400,7 @@ def graph_of(call: Call, stream, few: int = 0) -> Graph:
     return Graph(call.enqueue, count, stream)
 
 
-def _warm_up(call: Call, stream, seconds: float) -> float:
+def _warm_up(call: TimedCall, stream, seconds: float) -> float:
     """Run for so many seconds; returns the milliseconds of one call as the mean of several
     consecutive ones, since a single short call takes less than its launch."""
     import cupy

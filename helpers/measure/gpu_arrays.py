@@ -25,7 +25,7 @@ def buffers(problem: Problem, random) -> tuple:
     import cupy
 
     features, found = dict(problem.features), {}
-    x = matrix(random, *problem.shape)
+    x = matrix(random, problem.shape)
     for argument in problem.arrays:
         name, kind = argument.name, argument.numpy_dtype(problem.dtype).name
         shape = problem.array_shape(argument, problem.numbers)
@@ -110,7 +110,7 @@ class _Sample:
             self.rows = None
         else:
             summed = any(one.shape == ("sums",) for one in problem.operation.arguments)
-            self.together = _rows_of_sums(rows, cols) if summed else 1
+            self.together = _rows_of_sums(problem.shape) if summed else 1
             first = _spread(rows // self.together, count) * self.together
             self.rows = (first[:, None] + np.arange(self.together)).reshape(-1)
 
@@ -126,9 +126,10 @@ class _Sample:
         return array
 
 
-def _rows_of_sums(rows: int, cols: int) -> int:
+def _rows_of_sums(shape: tuple[int, int]) -> int:
     """The number of rows per complete set of sums: one if each row has one, all if no number
     fits."""
+    rows, cols = shape
     for together in (1, SUMMED // cols):
         if together and together * cols % SUMMED == 0 and rows % together == 0:
             return together
@@ -154,13 +155,13 @@ class _OnDemand:
         return len(self.array)
 
 
-def matrix(random, rows: int, cols: int):
+def matrix(random, shape: tuple[int, int]):
     """Normal values in float32 on the GPU, each row shifted up or down by 100 to 200."""
     import cupy
 
-    x = random.standard_normal((rows, cols), dtype=cupy.float32)
-    shifts = random.random((rows, 1), dtype=cupy.float32) * 100 + 100
-    x += cupy.where(random.random((rows, 1)) < 0.5, shifts, -shifts)
+    x = random.standard_normal(shape, dtype=cupy.float32)
+    shifts = random.random((shape[0], 1), dtype=cupy.float32) * 100 + 100
+    x += cupy.where(random.random((shape[0], 1)) < 0.5, shifts, -shifts)
     return x
 
 

@@ -29,11 +29,11 @@ from . import bench, samples
 from .bench import (
     COPY,
     Buffers,
-    Call,
     Candidate,
     Graph,
     Maker,
     Taken,
+    TimedCall,
     blaming,
     fresh_pool,
     outputs_of,
@@ -96,14 +96,8 @@ def _measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]
     import cupy
 
     links: dict[str, Candidate] = {}
-    around, copy = ends(problem), bench.copy_maker(COPY)
-    if not problem.plain:
-        around = around._replace(read=reader_of_all())
-
-        def copy(*_) -> Candidate:
-            return stand_in(problem, around)
-
-    for name, make in {COPY: copy, **makers}.items():
+    around = ends(problem)
+    for name, make in {COPY: partial(stand_in, around), **makers}.items():
         with blaming(name):
             links.update(launches(name, make(problem)))
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -134,7 +128,7 @@ def with_source(problem: Problem, arrays: tuple) -> Buffers:
     return Buffers(tuple(into), (fed, *outputs_of(problem)), arrays)
 
 
-def stand_in(problem: Problem, around: Ends) -> Candidate:
+def stand_in(around: Ends, problem: Problem) -> Candidate:
     """The bandwidth baseline in a pipeline: a copy of what the writer wrote, or if the outputs are
     smaller, a kernel that only reads it."""
     fed, (first, *_) = fed_of(problem), outputs_of(problem)
@@ -156,24 +150,19 @@ def launches(name: str, candidate: Candidate) -> dict[str, Candidate]:
     return {name: planned, name + ORDINARY: candidate}
 
 
-def reader(rows: int, cols: int) -> Callable:
-    """`READER` for a matrix of floats."""
+def reader() -> Callable:
+    """`READER` for arrays of any size; each size is bound once, before a graph is captured."""
     import cupy
 
-    bound = load(READER).bind(rows, cols, gpu=gpu_in_use())
-    result = cupy.empty(bound.plan.grid * bound.plan.block // 32, cupy.float32)
-    run = bench.kernel_candidate(bound).run
-    return lambda x: run(x, result)
-
-
-def reader_of_all() -> Callable:
-    """`READER` for arrays of any size; each size is bound once, before a graph is captured."""
     bound: dict[int, Callable] = {}
 
     def read(array) -> None:
         words = array.nbytes // 4
         if words not in bound:
-            bound[words] = reader(1, words)
+            kernel = load(READER).bind(1, words, gpu=gpu_in_use())
+            result = cupy.empty(kernel.plan.grid * kernel.plan.block // 32, cupy.float32)
+            run = bench.kernel_candidate(kernel).run
+            bound[words] = lambda array: run(array, result)
         bound[words](array)
 
     return read
@@ -183,13 +172,8 @@ def ends(problem: Problem) -> Ends:
     """Writer, sweep and reader: the copy, which preserves the values, and `READER` twice."""
     import cupy
 
-    swept = cupy.zeros(SWEPT * gpu_in_use().l2 // 4, cupy.float32)
-    sweep = reader(1, swept.size)
-    return Ends(
-        bench.copy_maker(COPY)(problem).run,
-        lambda: sweep(swept),
-        reader(problem.rows, problem.row_bytes // 4),
-    )
+    swept, read = cupy.zeros(SWEPT * gpu_in_use().l2 // 4, cupy.float32), reader()
+    return Ends(bench.copy_maker(COPY)(problem).run, lambda: read(swept), read)
 
 
 class _State:
@@ -201,7 +185,7 @@ class _State:
 
     def time(self, links: Mapping[str, Candidate]) -> Series:
         calls = {
-            name: Call(name, link, partial(self._enqueue, link), self.sets)
+            name: TimedCall(name, link, partial(self._enqueue, link), self.sets)
             for name, link in links.items()
         }
 
@@ -231,7 +215,7 @@ class _State:
             link.run(*arrays)
         self.around.read(arrays[first])
 
-    def _count(self, copy: Call) -> int:
+    def _count(self, copy: TimedCall) -> int:
         """The number of calls per replay; the copy's pipeline is replayed until the GPU is warm."""
         count = LEAST_CALLS if self.swept else max(LEAST_CALLS, len(copy.sets))
         graph, begin, us = self._graph(copy.enqueue, count), time.perf_counter(), 0.0

@@ -141,13 +141,13 @@ def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> 
         "dloss": lambda: gradient(rows),
         "statistics": lambda: exact.statistics,
         "bias": lambda: random.normal(0, 3, (groups * beside, cols)),
-        "mask": lambda: _mask(groups * beside, cols, random),
+        "mask": lambda: _mask((groups * beside, cols), random),
         "bias_rows": lambda: beside,
         "mask_rows": lambda: 1 + rows // 2 if causal else beside,
         **dict.fromkeys(("bias_repeat", "mask_repeat"), lambda: 1 if rows % 3 else 3),
         **dict.fromkeys(("bias_group", "mask_group"), lambda: group),
         "diagonal": lambda: (2, -1, 5)[rows % 3],
-        "target": lambda: _targets(rows, cols, random),
+        "target": lambda: _targets(x.shape, random),
         "scale": lambda: 0.37,
         "p": lambda: 0.3,
         "seed": lambda: 0x9E3779B97F4A7C15,
@@ -176,16 +176,17 @@ def _with_axes(value: np.ndarray, argument: Argument, problem: Problem) -> np.nd
     return np.ascontiguousarray(rows.transpose(0, 2, 1))
 
 
-def _mask(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
+def _mask(shape: tuple[int, int], random: np.random.Generator) -> np.ndarray:
     """Return a mask, with bytes from 1 to 255, that hides 30% of the elements and one whole row."""
-    mask = random.integers(1, 256, (rows, cols)) * (random.random((rows, cols)) < 0.3)
-    if rows > 3:
-        mask[rows // 2] = 255
+    mask = random.integers(1, 256, shape) * (random.random(shape) < 0.3)
+    if len(mask) > 3:
+        mask[len(mask) // 2] = 255
     return mask
 
 
-def _targets(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
+def _targets(shape: tuple[int, int], random: np.random.Generator) -> np.ndarray:
     """Return a column for each row, including the first and the last column."""
+    rows, cols = shape
     targets = random.integers(0, cols, rows)
     targets[rows // 2], targets[0] = 0, cols - 1
     return targets

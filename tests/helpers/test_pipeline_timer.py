@@ -15,7 +15,7 @@ from helpers.measure.gpu_arrays import verify
 from helpers.measure.pipeline_timer import COPY, ORDINARY
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
-from helpers.run.check import check_copy, check_softmax
+from helpers.run.check import check_softmax
 from helpers.run.references import reference
 from tests.helpers.fake_cupy import FakeStream, fake_cupy
 from tests.helpers.test_bench import judge_of
@@ -94,9 +94,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     )
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setitem(pipeline_timer.PROTOCOL, "warmup_s", 0)
-    monkeypatch.setattr(
-        bench, "copy_maker", lambda name: made.maker(COPY, 4.0, lambda x: x, check_copy)
-    )
     around = pipeline_timer.Ends(
         lambda source, x: made.enqueue("write", WRITE, lambda: made.copy(source, x)),
         lambda: made.enqueue("sweep", SWEEP, lambda: None),
@@ -116,7 +113,7 @@ def test_softmax_takes_what_it_adds_to_the_pipeline_in_both_states(dtype: str, m
     found = pipeline_timer.measure(makers, Problem(3, 40, dtype))
     assert list(found) == ["fresh", "evicted"]
     for state, series in found.items():
-        for name, us in ((COPY, 4.0), ("fast", 5.0), ("slow", 7.0)):
+        for name, us in ((COPY, WRITE), ("fast", 5.0), ("slow", 7.0)):
             assert added(series, name) == pytest.approx((us, us, us), abs=1e-3), state
             without = WRITE + READ + (SWEEP if state == "evicted" else 0)
             assert series.base_us[name] == pytest.approx([without] * 21, abs=1e-3)
@@ -142,9 +139,8 @@ def backward(machine, us: float, wrong: float = 1.0):
 def test_what_is_around_softmax_gets_what_the_writer_wrote(machine, monkeypatch) -> None:
     """Its gradient is written anew; y, which it keeps, is not; what it gives is read."""
     read = []
-    monkeypatch.setattr(
-        pipeline_timer, "reader_of_all", lambda: lambda array: read.append(array.shape)
-    )
+    ends = pipeline_timer.ends(None)._replace(read=lambda array: read.append(array.shape))
+    monkeypatch.setattr(pipeline_timer, "ends", lambda problem: ends)
     problem = Problem(3, 40, operation="softmax_backward")
     found = pipeline_timer.measure({"ours": backward(machine, 5.0)}, problem)
     assert list(found) == ["fresh", "evicted"] and {*read} == {(3, 40)}
@@ -163,7 +159,7 @@ def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) 
     text = " ".join(machine.order)
     for graph in ("write ours read", "write read", "write sweep ours read", "write sweep read"):
         assert graph in text
-    assert "sweep write" not in text and "read ours" not in text
+    assert "ours sweep" not in text and "read ours" not in text
 
 
 def test_each_pipeline_is_replayed_right_behind_the_one_without_softmax(
@@ -174,7 +170,8 @@ def test_each_pipeline_is_replayed_right_behind_the_one_without_softmax(
     def noted(graph) -> float:
         machine.order.clear()
         us = replay(graph)
-        replayed.append("".join({*machine.order} - {"write", "read"}))
+        copied = machine.order.count("write") > machine.order.count("read")  # by the writer
+        replayed.append("".join({*machine.order} - {"write", "read"}) or COPY * copied)
         return us
 
     monkeypatch.setattr(bench.Graph, "replay", noted)
