@@ -31,17 +31,17 @@ DTYPES = ("float32", "float16", "bfloat16")
 SIXTEEN_BIT_DTYPES = DTYPES[1:]
 SIXTEEN_BIT = [name for name in NAMES if any(d.itemsize == 2 for d in CONTRACT[name].dtypes)]
 STRIDED = [name for name in NAMES if CONTRACT[name].strided]
-# 18 shapes of at most 2^18 elements. Where a thread computes a row, time follows the columns.
+# Columns below, at and above a vector, a warp and a block, and few or many rows; at most 2^18
+# elements. Where a thread computes a row, time follows the columns.
 SHAPES = (
-    *((1, 1), (2**18, 1), (1000, 2), (5, 3), (33, 4), (4097, 7), (5, 8), (1, 31), (257, 31)),
-    *((8192, 32), (5, 33), (100, 63), (33, 100), (2, 257), (5, 1000), (256, 1024), (1, 1025)),
-    (5, 4097),
+    *((1, 1), (2**18, 1), (5, 3), (33, 4), (4097, 7), (257, 31), (8192, 32), (5, 33), (33, 100)),
+    *((2, 257), (256, 1024), (1, 1025), (5, 4097)),
 )
 # Beside them for kernels that are compiled for each shape, and for 16 bits.
-LONG_SHAPES = ((3, 20000), (5, 16384), (1, 32001), (2, 65544), (1, 131072), (1, 2**18))
+LONG_SHAPES = ((5, 16384), (1, 32001), (2, 65544), (1, 2**18))
 SIXTEEN_BIT_SHAPES = (
-    *((1, 1), (5, 3), (33, 4), (129, 16), (257, 31), (5, 33), (33, 100), (2, 257), (64, 1024)),
-    *((129, 32), (33, 520), (5, 1000), (1, 1025), (3, 4097), (3, 20000), (1, 32001), (1, 131072)),
+    *((1, 1), (5, 3), (33, 4), (257, 31), (129, 32), (5, 33), (33, 520), (64, 1024), (1, 1025)),
+    *((3, 4097), (3, 20000), (1, 32001), (1, 131072)),
 )
 BLOCKS = (32, 256, 1024)
 
@@ -171,10 +171,10 @@ def extreme_rows() -> np.ndarray:
 )
 def test_special_and_large_rows_are_right(name: str, dtype: str) -> None:
     """Infinities, NaN, masks and columns whose product with log2(e) is no number."""
-    lengths = (1, 5, 33, 100, 1000, 20000)
+    lengths = (5, 33, 100, 1000, 20000)
     if name not in PER_SHAPE:  # compiled once; a loop over 100 columns is that over more
-        lengths = lengths[: 4 if CONTRACT[name].fields["Row"] == "one thread" else 5]
-    lengths = lengths[1::2] if name in variants() else lengths
+        lengths = lengths[: 3 if CONTRACT[name].fields["Row"] == "one thread" else 4]
+    lengths = lengths[::2] if name in variants() else lengths
     matrices = [special_rows(cols, dtype) for cols in lengths]
     if CONTRACT[name].operation is SOFTMAX:
         long = [cols for cols in lengths if cols >= 100]
@@ -196,9 +196,10 @@ def test_result_is_right_with_another_block_size(name: str, block: int) -> None:
             check(name, x, computed(name, x, block))
 
 
-@each_kernel
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in STRIDED])
 def test_rows_may_start_anywhere_that_the_header_allows(name: str) -> None:
-    """A view `Align` bytes into its base: too little asked for is a misaligned access."""
+    """A view `Align` bytes into its base: too little asked for is a misaligned access. Kernels that
+    take rows which are apart have layouts of their own."""
     contract = CONTRACT[name]
     shapes = (*((3, 32), (5, 7)), *([(3, 20000), (1, 32001)] if contract.build else []))
     runs = [(*shape, dtype) for shape in shapes for dtype in contract.dtypes]
@@ -242,7 +243,7 @@ def check_layout(name: str, x: np.ndarray, layout: str) -> None:
 def test_rows_that_are_apart_are_right(name: str, layout: str) -> None:
     """Each number of columns in one dtype; which, differs from layout to layout."""
     first = [*LAYOUTS].index(layout)
-    for number, cols in enumerate((1, 33, 257, 1001, 9000, 131073), first):
+    for number, cols in enumerate((33, 257, 1001, 131073), first):
         rows, dtype = 37 if cols < 300 else 2, DTYPES[number % 3]
         usual = make_input(rows, cols, dtype=dtype)
         x = special_rows(cols, dtype) if 300 < cols < 10000 else usual
