@@ -33,19 +33,19 @@ def build_at(asked, rows: int, cols: int, gap=(0, 0), start=(True, True), inner:
 @pytest.mark.parametrize(
     ("kernel", "shape", "dtype", "gpu", "layouts"),
     [
-        ("best", "1..40x200..240", "bfloat16", H200, False),
+        ("best", "1..12x200..216", "bfloat16", H200, False),
         ("best", "14..18x8185..8195", "float32", H200, False),
-        ("best", "1..3x1..90", "float32", A100, False),
+        ("best", "1..2x1..90", "float32", A100, False),
         ("best", "1..600x1000", "bfloat16", H200, True),
         ("best", "1..16x200000..202000", "float32", H200, True),
         ("best", "1..2147483647x32000", "float16", H200, False),
         ("09_grid", "1..12x262140..262152", "float16", H200, False),
         ("11_any_length", "1..60x1..10000", "float32", H200, True),
-        ("12_fused-MASK2", "60..70x1000..1100", "bfloat16", H200, False),
+        ("12_fused-MASK2", "62..66x1000..1040", "bfloat16", H200, False),
         ("13_any_axis", "1..4x60..66x1..24", "bfloat16", A100, False),
-        ("14_backward-FROM_X1", "1..2x1..1100", "bfloat16", H200, False),
+        ("14_backward-FROM_X1", "1..2x1..400", "bfloat16", H200, False),
         ("15_cross_entropy", "20..40x30000..30010", "float32", H200, False),
-        ("15_gradient", "1..2x32000..33000", "bfloat16", A100, False),
+        ("15_gradient", "1..2x32000..32200", "bfloat16", A100, False),
     ],
 )
 def test_a_range_has_the_builds_of_its_shapes(
@@ -60,7 +60,7 @@ def test_a_range_has_the_builds_of_its_shapes(
     if few := math.prod(part.high - part.low + 1 for part in parts) < 4000 and not layouts:
         sizes = itertools.product(*(range(part.low, part.high + 1) for part in parts))
     else:
-        sizes = ([chance.randint(part.low, part.high) for part in parts] for _ in range(200))
+        sizes = ([chance.randint(part.low, part.high) for part in parts] for _ in range(120))
     needed = set()
     for rows, cols, inner in sizes:
         rows = rows if few or chance.random() < 0.7 else min(rows, chance.randint(1, 40))
