@@ -53,6 +53,9 @@ def test_notebook_keeps_the_rules(path):
     assert found == [rules.OLDER] * older
     steps = EARLIER if path.parent.name == "notebooks" else frozenset()
     assert bool(older) == (path.stem in steps | SHOWN_EARLIER)
+    # nbval's kernels know helpers already, a reader's do not.
+    root = ".." if path in CORE else "../.."
+    assert f'\nsys.path.insert(0, "{root}")' in page.code[0].source
     title = re.search(r"^# (.*)", page.prose[0], re.MULTILINE)[1].strip()
     if path in CORE:
         lines = re.findall(rf"^- \[([^]]+)\]\(notebooks/{page.name}\.ipynb\): ", README, re.M)
