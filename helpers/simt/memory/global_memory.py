@@ -145,8 +145,8 @@ class GlobalRaces(Races):
                 message = (
                     f"this load and the {verb(other)} in line {other.line} access the same bytes "
                     f"of {epochs.name}; a flag that is read before says that they have been "
-                    "written, but it needs a fence before it is set and one behind it where it is read, "
-                    "__threadfence() where that is another block"
+                    "written, but it needs a fence before it is set and one behind it where it is "
+                    "read, __threadfence() where that is another block"
                 )
                 self.suspicion.doubt(
                     KIND, access.instruction, message, np.unique(mine[early]), other=other

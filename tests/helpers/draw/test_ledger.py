@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib")
 def marks(figure) -> list[tuple[float, float]]:
     """(share, row) of the hollow marks."""
     hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "none"]
-    return [(line.get_xdata()[0], line.get_ydata()[0]) for line in hollow]
+    return [(x, y) for line in hollow for x, y in line.get_xydata().tolist()]
 
 
 def test_the_readers_are_drawn_beside_ours_except_in_a_forced_replay(
@@ -32,12 +32,8 @@ def test_the_readers_are_drawn_beside_ours_except_in_a_forced_replay(
     ours = {(predictions()[step]["share"], row) for row, step in enumerate(steps)}
     mine = {(0.06, steps.index("01_naive")), (0.5, steps.index("07_warp"))}
     assert {*marks(figure)} == ours | mine
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    yours = texts[: texts.index("◇ ours")]
-    assert [text for text in yours if text] == ["◇ yours", "0.06", "0.50"]
-    assert len(yours) == 1 + len(steps)
     said = " ".join(sentence.split())
-    assert said.endswith("Of your 2, 1 came within 10 percent, and 1 closer than ours.")
+    assert said.endswith("Of your 2, 1 came within 10 percent.")
     assert complaints(figure) == []
     monkeypatch.setenv(gpu.SWITCH, "1")
     draw.ledger()
