@@ -1,7 +1,7 @@
 """Makes the golden data anew, or compares all of it; for developers, see README.md.
 
-python -m tests.golden --write                     every file, in about four minutes
-python -m tests.golden --write strangers cupy      these files
+python -m tests.golden --write                     every file, in about three minutes
+python -m tests.golden --write strangers series    these files
 python -m tests.golden --check                     every case, not only the tests' samples
 python -m tests.golden --check plans --plans 5000  the first 5,000 problems; 0: none
 python -m tests.golden --chunk 41                  1,000 problems with their answers, one per line

@@ -6,10 +6,9 @@ from functools import cache
 
 from helpers.simt import Trace
 
-from . import exports, plans, sources, store, traces
+from . import plans, sources, store, traces
 
-NAMES = ("plans", "cupy", "torch", "cpp", *traces.SETS)
-OF_A_COMPILER = (*traces.SETS,)  # counters and lines are those of one version of NVRTC
+NAMES = ("plans", *traces.SETS)
 read = cache(store.read)
 
 
@@ -17,21 +16,13 @@ def computed(name: str) -> dict:
     """All that the file holds."""
     if name == "plans":
         return plans.computed()
-    if name == "cupy":
-        return {"cases": exports.cupy()}
-    if name == "torch":
-        subjects = plans.subjects()
-        return {"subjects": subjects, "cases": exports.torch(subjects)}
-    if name == "cpp":
-        return {"cases": sources.cpp_answers()}
     return {"nvrtc": sources.nvrtc_version(), "cases": traces.computed(name)}
 
 
 def why_not(name: str) -> str:
-    """Why a file cannot be compared here; "" if it can."""
-    if name == "cpp":
-        return sources.CPP_MISSING
-    if name not in OF_A_COMPILER:
+    """Why a file cannot be compared here; "" if it can. Counters and lines are those of one version
+    of NVRTC."""
+    if name == "plans":
         return ""
     here, there = sources.nvrtc_version(), read(name)["nvrtc"]
     return "" if here == there else f"made with NVRTC {there}, here is {here}"
@@ -39,17 +30,11 @@ def why_not(name: str) -> str:
 
 def differences(name: str, every: int = 1) -> list[str]:
     """A sentence for each case of a file that differs, of one case of so many."""
-    stored = read(name)
     if name == "plans":
-        return plan_differences(stored)
-    there = stored["cases"]
-    if name in ("torch", "cpp"):
-        found = exports.torch(stored["subjects"]) if name == "torch" else sources.cpp_answers()
-        return _other_cases(name, there, found) + _told(name, there, found)
-    known = exports.cupy_cases() if name == "cupy" else sources.sets()[name]
-    cases = [case for case in sorted(known)[::every] if case in there]
-    found = exports.cupy(cases) if name == "cupy" else traces.computed(name, cases)
-    return _other_cases(name, there, known) + _told(name, there, found)
+        return plan_differences(read(name))
+    there = read(name)["cases"]
+    cases = [case for case in sorted(sources.sets()[name])[::every] if case in there]
+    return other_cases(name) + _told(name, there, traces.computed(name, cases))
 
 
 def hold(name: str, case: str, *launches: Trace) -> None:
@@ -62,11 +47,7 @@ def hold(name: str, case: str, *launches: Trace) -> None:
 
 def other_cases(name: str) -> list[str]:
     """A sentence for each case of a set that is new or gone."""
-    return _other_cases(name, read(name)["cases"], sources.sets()[name])
-
-
-def _other_cases(name: str, stored: dict, known: dict) -> list[str]:
-    """A sentence for each case that is new or gone."""
+    stored, known = read(name)["cases"], sources.sets()[name]
     return [
         *(f"{name}: the golden data has no case {case!r}." for case in known if case not in stored),
         *(f"{name}: only the golden data has {case!r}." for case in stored if case not in known),

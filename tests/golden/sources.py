@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from functools import cache
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -22,12 +20,8 @@ from helpers.problem.operations import OPERATIONS
 from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_inputs, outputs
 from helpers.simt import Trace, simulate
-from tests.copied import compilers, library
 from tests.hardware.cases import Case, compared, patterns, reported, source
 from tests.hardware.ragged import ragged
-from tests.helpers.export.simulated_driver import Driver
-from tests.helpers.export.simulated_driver import loaded as loaded_over
-from tests.helpers.export.stand_in_cupy import stand_in
 from tests.simt import global_races, order_races, pairs, strangers
 from tests.simt.launches import PLANTED
 
@@ -115,44 +109,6 @@ def plan(
 # ---- exported files -----------------------------------------------------------------------------
 
 
-def dtype(name: str) -> np.dtype:
-    return np.dtype(name)
-
-
-class Recording(Driver):
-    """The driver over the SIMT machine; keeps what is launched, without addresses."""
-
-    def __init__(self, gpu: Gpu) -> None:
-        super().__init__(gpu)
-        self.recorded: list[dict] = []
-
-    def _run(self, function, config, named: dict, arrays: dict, cooperative: bool) -> None:
-        places = {name: value % 16 if value else None for name, value in named.items()}
-        self.recorded.append(
-            {
-                "kernel": function.name,
-                "options": list(function.options),
-                "grid": config.grid[0],
-                "block": config.block[0],
-                "shared": config.shared_mem,
-                "cooperative": cooperative,
-                "bytes past a multiple of 16": {name: places[name] for name in arrays},
-                "numbers": {name: n for name, n in named.items() if name not in arrays},
-            }
-        )
-        super()._run(function, config, named, arrays, cooperative)
-
-
-@cache
-def cupy_file(gpu: tuple[int, int, int]) -> SimpleNamespace:
-    """The exported CuPy file over the SIMT machine: its module, and what it launches."""
-    driver = Recording(Gpu(*gpu))
-    cupy = stand_in(driver)
-    module = loaded_over(write(export_request("best", []), "cupy"), {"cupy": cupy}, driver)
-    errors = TypeError, ValueError
-    return SimpleNamespace(module=module, put=cupy.put, launches=driver.recorded, errors=errors)
-
-
 @cache
 def planning(framework: str, step: str = "best") -> ModuleType:
     """The planning part of an exported Python file, which needs no package of the framework."""
@@ -189,42 +145,6 @@ def exported_plan(
     except (module.Refused, TypeError, ValueError) as error:
         return {"refused": f"{type(error).__name__}: {error}"}
     return {name: getattr(found, name) for name in found._fields}
-
-
-CPP_MISSING = compilers.NO_NVCC  # why exported C++ functions cannot be called here, or ""
-
-
-def cpp_answers() -> dict[str, dict]:
-    """Calls of the exported C++ functions over a CUDA runtime that launches nothing: the status,
-    and what is launched with which arguments; of an address the name of its array."""
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        exported = library.pretended(Path(folder))
-        for case in library.CASES:
-            values = case.values()
-            sizes = loaded(case.step).operation.sizes
-            calls = {"as it should be": {}}
-            fewer = ((name, n) for name in sizes for n in (1, 2, 32, 1000) if n < values[name])
-            calls |= {f"{name} = {n}": {name: n} for name, n in fewer}
-            calls |= {what: changed for what, changed, _ in library.wrong_uses(case, values)}
-            names = {library.address(v): n for n, v in values.items() if hasattr(v, "ctypes")}
-            for what, changed in calls.items():
-                exported.launched.clear()
-                status = exported(case, values | changed)
-                launches = [
-                    {
-                        "kernel": launch.kernel,
-                        "grid": launch.grid,
-                        "block": launch.block,
-                        "shared": launch.shared,
-                        "arguments": {
-                            name: names.get(n, n) for name, n in launch.arguments.items()
-                        },
-                    }
-                    for launch in exported.launched
-                ]
-                found[f"{case}: {what}"] = {"status": status, "launches": launches}
-    return found
 
 
 # ---- the SIMT machine ---------------------------------------------------------------------------

@@ -1,16 +1,16 @@
-"""What the library plans, exports, counts and reports is what the golden data says; README.md tells
-how the data is made anew."""
+"""What the library plans, counts and reports is what the golden data says; README.md tells how the
+data is made anew. The tests of the other sets hold each launch that they make against it."""
 
 import pytest
 
 from tests.golden import golden, traces
 
 
-@pytest.mark.parametrize("name", [name for name in golden.NAMES if name not in traces.HELD])
+@pytest.mark.parametrize("name", ["plans", "series"])
 def test_nothing_has_changed(name: str) -> None:
     if reason := golden.why_not(name):
         pytest.skip(reason)
-    told = golden.differences(name, traces.EVERY.get(name, 1))
+    told = golden.differences(name, traces.EVERY)
     assert not told, f"{told[0]} ({len(told)} cases differ.)"
 
 

@@ -9,7 +9,7 @@ from . import sources
 # Their own tests run every case of these, and hold it against the golden data by `golden.hold`.
 HELD = ("hardware", "global_races", "order_races", "planted", "strangers", "pairs")
 SETS = (*HELD, "series")
-EVERY = {"cupy": 8, "series": 4}  # a test runs one case of so many
+EVERY = 4  # of the others a test runs one case of so many
 
 
 def described(trace) -> dict:
