@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from .style import (
     finish,
     ink_on,
     legend,
+    rectangle,
     words,
 )
 
@@ -81,16 +83,6 @@ class Owners:
         return {"lane": self.thread % WARP, "warp": self.thread // WARP, "block": self.block}[by]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Neighbouring elements with one owner."""
-
-    box: Box
-    number: int | None  # index of the lane, warp or block; None: no owner
-    several: bool
-    narrow: bool  # moved by accesses narrower than others
-
-
 @checked
 def owners(
     trace: Trace,
@@ -131,14 +123,8 @@ def owners(
     bottom = TOP + len(unit) * height
     axes = canvas(bottom + (20 if cut[0] or along == "row" else 6) + 28 * (by == "lane"), title)
     cell = Box(LEFT, TOP, min(WIDTH / unit.shape[1], 2.5 * height), height)
-    cells = []
-    for top, left, down, right in _rectangles(unit, several, *widths[:1]):
-        x, y = LEFT + left * cell.width, TOP + top * height
-        box = Box(x, y, (right - left) * cell.width, (down - top) * height)
-        owner = None if unit[top, left] == NOBODY else int(number[top, left])
-        narrow = bool(roles and packed[top, left] < found.width.max())
-        cells.append(Cell(box, owner, bool(several[top, left]), narrow))
-    _draw(axes, cells, by, roles)
+    narrow = roles & (packed < found.width.max())
+    _cells(axes, cell, by, [unit, several, *widths[:1]], number, narrow, roles)
     names = "line" if len(trace.arrays[array].shape) > 2 else "row"
     _frame(axes, cell, unit.shape, (tall, wide), cut, names)
     if by == "lane":
@@ -218,66 +204,44 @@ def _grain(told: Sequence[np.ndarray], axis: int, room: int) -> int:
     return grain
 
 
-def _rectangles(*told: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """(top, left, bottom, right), ends excluded, of equal neighbouring cells."""
-    done: list[list[int]] = []
-    above: dict[tuple[int, ...], list[int]] = {}
-    for row in range(len(told[0])):
-        changes = np.any([np.diff(one[row].astype(int)) != 0 for one in told], axis=0)
-        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), told[0].shape[1]]
-        here = {}
-        for left, right in zip(edges, edges[1:], strict=False):
-            key = left, right, *(int(one[row, left]) for one in told)
-            if key in above:
-                above[key][2] = row + 1
-                here[key] = above[key]
-            else:
-                here[key] = [row, left, row + 1, right]
-                done.append(here[key])
-        above = here
-    return [tuple(one) for one in done]
-
-
 # ---- drawing ------------------------------------------------------------------------------------
 
 
-def _draw(axes, cells: list[Cell], by: str, roles: bool) -> None:
-    from matplotlib.collections import PolyCollection
-
-    def add(some: list[Cell], **style) -> None:
-        corners = [
-            [(one.x, one.y), (one.right, one.y), (one.right, one.bottom), (one.x, one.bottom)]
-            for one in (cell.box for cell in some)
-        ]
-        axes.add_collection(PolyCollection(corners, **style))
-
-    empty = [cell for cell in cells if cell.number is None]
-    owned = [cell for cell in cells if cell.number is not None]
-    hatched = [cell for cell in owned if cell.several]
-    few = by != "lane" or len({cell.number for cell in owned}) <= len(HUES)
-    colors = [_color(cell, few and not roles) for cell in owned]
-    digits = max((len(str(cell.number)) for cell in owned), default=0)
-    add(empty, facecolors="white", edgecolors=PALE, linewidths=0.8)
-    add(owned, facecolors=colors, edgecolors="white", linewidths=1)
-    add(hatched, facecolors="none", edgecolors=GREY, linewidths=0, hatch="////")
-    for cell, color in zip(owned, colors, strict=True):
-        box, number = cell.box, cell.number
-        if box.width > digits * DIGIT + 4 or (
-            number % 4 == 0 and box.width > len(str(number)) * DIGIT
-        ):
-            style = {"color": ink_on(color), "ha": "center"}
-            style |= {"fontweight": "bold"} if cell.several else {}
-            words(axes, box.x + box.width / 2, box.middle, str(number), **style)
+def _cells(axes, cell: Box, by: str, told, number, narrow, roles: bool) -> None:
+    """Draw a box around neighbours in a row that are equal in what is `told`: the owner, whether it
+    has several, and the width."""
+    unit, several, *_ = told
+    owners = np.unique(number[unit != NOBODY]).tolist()
+    few = not roles and (by != "lane" or len(owners) <= len(HUES))
+    digits = max((len(str(owner)) for owner in owners), default=0)
+    for row in range(len(unit)):
+        changes = np.any([np.diff(one[row].astype(int)) != 0 for one in told], axis=0)
+        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), unit.shape[1]]
+        for left, right in pairwise(edges):
+            x, y = LEFT + left * cell.width, TOP + row * cell.height
+            box = Box(x, y, (right - left) * cell.width, cell.height)
+            if unit[row, left] == NOBODY:
+                rectangle(axes, box, "white", PALE, 0.8)
+                continue
+            owner, shared = int(number[row, left]), bool(several[row, left])
+            color = _color(owner, few, bool(narrow[row, left]))
+            rectangle(axes, box, color, "white", 1)
+            if shared:
+                rectangle(axes, box, "none", GREY, hatch="////")
+            fits = box.width > digits * DIGIT + 4
+            if fits or (owner % 4 == 0 and box.width > len(str(owner)) * DIGIT):
+                look = {"color": ink_on(color), "fontweight": "bold" if shared else "normal"}
+                words(axes, x + box.width / 2, box.middle, str(owner), ha="center", **look)
 
 
-def _color(cell: Cell, few: bool) -> tuple[float, ...]:
+def _color(owner: int, few: bool, narrow: bool) -> tuple[float, ...]:
     """A tint of a hue for each of few owners, or of the role of their accesses; otherwise from pale
     to blue. Black is legible on all of them."""
     from matplotlib.colors import to_rgb
 
-    if few or cell.narrow:
-        return _tint(HUES[cell.number % len(HUES)] if few else NARROW)
-    share = cell.number % WARP / (WARP - 1)
+    if few or narrow:
+        return _tint(HUES[owner % len(HUES)] if few else NARROW)
+    share = owner % WARP / (WARP - 1)
     return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(SKY), strict=True))
 
 
