@@ -231,30 +231,27 @@ def _access(trace: Trace, memory: str, which: Which) -> WatchedAccess:
     reached = [one for one in trace.accesses if one.memory == memory]
     number = _line_number(trace, line, sorted({one.line for one in reached}), memory)
     here = [one for one in reached if one.line == number]
+    place = f"line {number} of {trace.file}"
+    who = f"warp {warp} of block {block}"
     ours = [
         one
         for one in here
         if one.warp == warp and block in (one.block, block_number(trace, one.block))
     ]
-    who = f"warp {warp} of block {block}"
     if not ours:
         there = sorted({(block_number(trace, one.block), one.warp) for one in here})
         some = ", ".join(f"warp {w} of block {b}" for b, w in there[:4])
-        more = f" and {len(there) - 4} more" if len(there) > 4 else ""
-        raise ValueError(
-            f"{who} does not reach line {number} of {trace.file}; there are {some}{more}"
-        )
+        raise ValueError(f"{who} does not reach {place}; there are {some}, {len(there)} in all")
     kinds = [*dict.fromkeys(one.kind for one in ours)]
-    if kind is not None and kind not in kinds:
-        raise ValueError(
-            f"line {number} of {trace.file} has no {kind} of {memory} memory: kind is "
-            f"{' or '.join(map(repr, kinds))}"
-        )
-    ours = [one for one in ours if one.kind == (kind or kinds[0])]
+    kind = kind or kinds[0]
+    if kind not in kinds:
+        known = " or ".join(map(repr, kinds))
+        raise ValueError(f"{place} has no {kind} of {memory} memory: kind is {known}")
+    ours = [one for one in ours if one.kind == kind]
     if not -len(ours) <= nth < len(ours):
         raise ValueError(
-            f"{who} has {counted(len(ours), ours[0].kind)} in line {number} of {trace.file}, so "
-            f"nth goes from 0 to {len(ours) - 1}"
+            f"{who} has {counted(len(ours), kind)} in {place}, so nth goes from 0 to "
+            f"{len(ours) - 1}"
         )
     return ours[nth]
 
@@ -262,28 +259,17 @@ def _access(trace: Trace, memory: str, which: Which) -> WatchedAccess:
 def _line_number(trace: Trace, line: int | str, there: Sequence[int], memory: str) -> int:
     """The line selected by a number or a piece of text, among those that access this memory."""
     text = trace.own_lines()
-    listed = "".join(f"\n{number:5}: {text[number].strip()}" for number in there)
-    if not there:
-        raise ValueError(f"no line of {trace.file} was seen to reach {memory} memory")
-    if not isinstance(line, str):
-        if line in there:
-            return line
-        raise ValueError(
-            f"line {line} of {trace.file} does not reach {memory} memory; these do:{listed}"
-        )
-    piece = "".join(line.split())
-    holds = {number for number in text if piece and piece in "".join(text[number].split())}
-    found = [number for number in there if number in holds]
-    found = found or [number for number in there if trace.callers(number) & holds]
+    found = [line] * (line in there)
+    if isinstance(line, str):
+        piece = "".join(line.split())
+        holds = {number for number in text if piece and piece in "".join(text[number].split())}
+        found = [number for number in there if number in holds]
+        found = found or [number for number in there if trace.callers(number) & holds]
     if len(found) == 1:
         return found[0]
+    lines = f"of {trace.file} that reach {memory} memory"
+    says = f"{line!r} is in none of the lines {lines}; these do:"
     if found:
-        listed = "".join(f"\n{number:5}: {text[number].strip()}" for number in found)
-        raise ValueError(
-            f"{line!r} stands in {len(found)} lines of {trace.file} that reach {memory} memory; "
-            f"give more of its text, or its number:{listed}"
-        )
-    raise ValueError(
-        f"{line!r} stands in no line of {trace.file} that reaches {memory} memory; "
-        f"these do:{listed}"
-    )
+        says = f"{line!r} is in {len(found)} lines {lines}; give more of its text, or its number:"
+    listed = "".join(f"\n{number:5}: {text[number].strip()}" for number in found or there)
+    raise ValueError(f"{says}{listed or ' none'}")

@@ -68,7 +68,7 @@ def test_what_an_inlined_function_loads_is_found_by_the_line_that_calls_it() -> 
     loaded = the(trace, "return *from")
     assert loaded.line == 1 and trace.callers(1) == {4, 8} and trace.callers(9) == set()
     assert the(trace, "load(from + 1)") is the(trace, "mine = near") is loaded
-    assert "stands in no line" in refusal(trace, "extern")
+    assert "is in none of the lines" in refusal(trace, "extern")
 
 
 def test_nth_counts_the_accesses_of_one_warp(naive: Trace) -> None:
@@ -80,7 +80,7 @@ def test_nth_counts_the_accesses_of_one_warp(naive: Trace) -> None:
 
 def test_what_is_not_there_or_not_the_only_one_is_listed(naive: Trace) -> None:
     text = refusal(naive, "x[col]")
-    assert text.startswith("'x[col]' stands in 3 lines of 01_naive.cu that reach global memory;")
+    assert text.startswith("'x[col]' is in 3 lines of 01_naive.cu that reach global memory;")
     assert re.findall(r"^ +(\d+): (\S+)", text, re.MULTILINE) == [
         ("30", "row_max"),
         ("34", "sum"),
@@ -89,8 +89,8 @@ def test_what_is_not_there_or_not_the_only_one_is_listed(naive: Trace) -> None:
     for line in ("x[row]", "rows) return", "", 24, 0):
         text = refusal(naive, line)
         assert "these do:\n   30: row_max = fmaxf" in text and text.count("\n") == 3
-    assert refusal(naive, 30, memory="shared").endswith("was seen to reach shared memory")
-    assert "there are warp 0 of block 0, warp 1 of block 0" in refusal(naive, 30, warp=2)
+    assert refusal(naive, 30, memory="shared").endswith("reach shared memory; these do: none")
+    assert "there are warp 0 of block 0, warp 1 of block 0, 2 in all" in refusal(naive, 30, warp=2)
     assert "warp 0 of block 5 does not reach line 30" in refusal(naive, 30, block=5)
 
 
