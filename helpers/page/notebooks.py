@@ -178,20 +178,8 @@ def tidy(notebook) -> None:
 def text_of(notebook) -> list:
     """The content that a reader sees: sources and outputs; for figures their data, not the
     pixels."""
-    return [
-        (
-            cell.source,
-            cell.get("execution_count"),
-            [
-                {
-                    key: {kind: text for kind, text in value.items() if kind != "image/png"}
-                    if key == "data"
-                    else value
-                    for key, value in output.items()
-                    if key != "traceback"
-                }
-                for output in cell.get("outputs", [])
-            ],
-        )
-        for cell in notebook.cells
-    ]
+    cells = copy.deepcopy(notebook.cells)
+    for output in (output for cell in cells for output in cell.get("outputs", [])):
+        output.pop("traceback", None)
+        output.get("data", {}).pop("image/png", None)
+    return [(cell.source, cell.get("execution_count"), cell.get("outputs", [])) for cell in cells]

@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass
 
 from ..base.arguments import checked
-from ..base.gpu import Gpu
 from ..catalogue.registry import COPY
 from ..measure.profiler import nsight_unfused, profiled
 from ..measure.records import Case, Record, load_record
@@ -45,9 +44,6 @@ REASONS = (
     "math_pipe_throttle",
     "wait",  # a fixed number of clocks
 )
-
-UNITS = ("l1tex", "lts", "dram")  # whose utilisation it reports
-
 
 # Little's law, J. D. C. Little, Operations Research 9 (1961): in flight = rate * latency. Here, per
 # SM: bytes in flight = bytes that arrive per nanosecond * latency in nanoseconds.
@@ -166,8 +162,6 @@ class Profile:
     def stalled(self, why: str = "long_scoreboard") -> float:
         """Clocks that a warp waits for one of `REASONS` between two of its instructions; by
         Little's law also the warps per scheduler that wait for it when one issues."""
-        if why not in REASONS:
-            raise ValueError(f"{why!r} is none of {', '.join(REASONS)}")
         return self.counters[f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio"]
 
     # ---- bytes in flight ------------------------------------------------------------------------
@@ -234,10 +228,8 @@ class Profile:
         )
 
     def busy(self, unit: str) -> float:
-        """Utilisation of "l1tex", "lts" (L2) or "dram", in percent of its peak. Raises `ValueError`
-        for another unit."""
-        if unit not in UNITS:
-            raise ValueError(f"{unit!r} is none of {', '.join(UNITS)}")
+        """Utilisation of "l1tex", "lts" (L2) or "dram", in percent of its peak; `KeyError` for any
+        other unit."""
         return self.counters[f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed"]
 
     @property
@@ -310,8 +302,3 @@ def blocks_by_registers(registers: int, warps: int) -> int:
 def kilobytes_held(record: Record, case: Case) -> float:
     """KB of the matrix held by the blocks that fit on an SM."""
     return blocks_that_fit(record, case) * case.bytes / 2 / case.launch["grid"] / 1e3
-
-
-def sms_in_use(case: Case, gpu: Gpu) -> int:
-    """SMs with a block, if each gets one before any gets two."""
-    return min(gpu.sms, case.launch["grid"])

@@ -16,7 +16,7 @@ from ...base.arguments import checked
 from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
-from .accesses import Line, Shown, Traces, Turn, Which, chosen, labelled
+from .accesses import Line, Shown, Traces, Which, chosen, labelled
 from .style import (
     BLUE,
     DARK,
@@ -30,7 +30,6 @@ from .style import (
     PINK,
     RED,
     Box,
-    Key,
     beside,
     canvas,
     finish,
@@ -90,11 +89,10 @@ def sectors(
     for number, one in enumerate(shown):
         _draw_sectors(axes, one, panel * number)
     stores = all(one.access.kind == "store" for one in shown)
-    keys = [Key("stored" if stores else "requested", BLUE)]
+    keys = {"stored" if stores else "requested": {"facecolor": BLUE}}
     if any(one.used < one.moved for one in shown):
-        keys.append(Key("not stored" if stores else "fetched along", WASTE))
-    keys += _inactive(shown)
-    keys.append(Key("box: a 32-byte sector; bracket: in one 128-byte line", width=0))
+        keys["not stored" if stores else "fetched along"] = {"facecolor": WASTE}
+    keys |= {**_inactive(shown), "box: a 32-byte sector; bracket: in one 128-byte line": {}}
     legend(axes, EDGE, bottom, keys)
     finish(axes.figure, f"lanes on sectors, {_names(shown)}", _say_sectors(shown))
 
@@ -207,26 +205,17 @@ def banks(
     shown = chosen(trace, "shared", Which(line, warp, block, nth, kind))
     tops = [0.0]
     for one in shown:
-        tops.append(tops[-1] + 172 + PITCH * len(_rows_of(one.turns)))
+        tops.append(tops[-1] + 172 + PITCH * len(one.turns))
     axes = canvas(tops[-1] + 12)
     for one, top in zip(shown, tops, strict=False):
         _draw_banks(axes, one, top)
     served = [lanes for one in shown for turn in one.turns for lanes in turn.values()]
-    keys = [Key("serves this lane", BLUE)] * (min(map(len, served)) == 1)
+    keys = {"serves this lane": {"facecolor": BLUE}} if min(map(len, served)) == 1 else {}
     if max(map(len, served)) > 1:
-        keys.append(Key("serves so many lanes with one word", GREEN))
-    keys += [Key("idle", "white", PALE), *_inactive(shown), Key("turn: a wavefront", width=0)]
+        keys["serves so many lanes with one word"] = {"facecolor": GREEN}
+    keys |= {"idle": {"edgecolor": PALE}, **_inactive(shown), "turn: a wavefront": {}}
     legend(axes, EDGE, tops[-1], keys)
     finish(axes.figure, f"lanes on banks, {_names(shown)}", _say_banks(shown))
-
-
-ROWS = 12  # wavefronts; more are cut
-
-
-def _rows_of(turns: Sequence[Turn]) -> list[int | None]:
-    """The drawn wavefronts; None stands for omitted ones."""
-    numbers: list[int | None] = [*range(len(turns))]
-    return numbers if len(turns) <= ROWS else [*numbers[: ROWS - 2], None, numbers[-1]]
 
 
 def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
@@ -243,17 +232,13 @@ def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
         bank = int(access.offsets[lane]) // WORD % BANKS
         _thread(axes, (lane_x[lane], lanes), (LEFT + (bank + words / 2) * PITCH, header - 10))
     behind_groups = np.cumsum([len(group) for group in one.groups]).tolist()
-    for row, number in enumerate(_rows_of(turns)):
-        y = header + 12 + row * PITCH
-        if number is None:
-            text = counted(len(turns) - ROWS + 1, "more turn")
-            axes.text(LEFT + WARP * PITCH / 2, y + PITCH / 2, text, ha="center", **NOTE)
-            continue
+    for number, turn in enumerate(turns):
+        y = header + 12 + number * PITCH
         axes.text(LEFT - 7, y + PITCH / 2, f"turn {number + 1}", ha="right", **NOTE)
         rectangle(axes, Box(LEFT, y, BANKS * PITCH, PITCH), "white", PALE, 0.5)
         between = LEFT + np.arange(1, BANKS) * PITCH
         axes.vlines(between, y, y + PITCH, color=PALE, linewidth=0.5, zorder=1)
-        for bank, served in turns[number].items():
+        for bank, served in turn.items():
             _served(axes, Box(LEFT + bank * PITCH, y, words * PITCH, PITCH), served)
         if number + 1 in behind_groups[:-1]:
             axes.plot([LEFT - 50, PAGE - EDGE], [y + PITCH] * 2, color=DARK, linewidth=1)
@@ -479,10 +464,10 @@ def _heading(axes: Axes, top: float, one: Shown, verdict: str, color: str) -> No
     axes.text(PAGE - EDGE, top + 34, who, ha="right", **NOTE)
 
 
-def _inactive(shown: Sequence[Shown]) -> list[Key]:
+def _inactive(shown: Sequence[Shown]) -> dict[str, dict]:
     """The key of inactive lanes, if there are some."""
-    some = not all(one.access.mask.all() for one in shown)
-    return [Key("takes no part", edge=PALE, width=13, height=13, round=True)] * some
+    every = all(one.access.mask.all() for one in shown)
+    return {} if every else {"pale circle: takes no part": {}}
 
 
 def _names(shown: Sequence[Shown]) -> str:

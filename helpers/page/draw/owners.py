@@ -28,7 +28,6 @@ from .style import (
     SKY,
     YELLOW,
     Box,
-    Key,
     canvas,
     finish,
     ink_on,
@@ -132,11 +131,11 @@ def owners(
         if roles:
             _ticks(axes, cell, unit.shape, wide, trace.arrays[array], found)
         _arrow(axes, along, cell, unit.shape)
-        keys = [Key("one request", edge=BLACK)] * bool(found.request.any())
+        keys = {"one request": {"edgecolor": BLACK}} if found.request.any() else {}
         if roles:
-            keys.append(Key("narrower than a pack: head and tail", _tint(NARROW)))
-            keys.append(Key(f"multiple of {PACK} bytes", BLACK, width=1.4))
-        keys += [Key(f"arrow: reduced along a {along}", width=0)] * bool(along)
+            keys["narrower than a pack: head and tail"] = {"facecolor": _tint(NARROW)}
+            keys[f"tick: multiple of {PACK} bytes"] = {}
+        keys |= {f"arrow: reduced along a {along}": {}} if along else {}
         legend(axes, LEFT, axes.get_ylim()[0] - 14, keys)
     finish(axes.figure, title, _sentence(found, by, array, along, names))
 

@@ -499,26 +499,12 @@ def end_of(text: Text) -> float:
     return text.axes.transData.inverted().transform((text.get_window_extent().x1, 0))[0]
 
 
-class Key(NamedTuple):
-    """A mark of a figure, as its legend shows it, and what it means."""
+def legend(axes: Axes, x: float, y: float, keys: Mapping[str, Mapping]) -> None:
+    """Keys beside each other, from x on: what each means -> the properties of its patch, or none
+    for words alone."""
+    from matplotlib.patches import Patch
 
-    text: str
-    fill: str | tuple[float, ...] = "none"
-    edge: str = "none"
-    width: float = 14
-    height: float = 11
-    hatch: str | None = None
-    round: bool = False
-
-
-def legend(axes: Axes, x: float, y: float, keys: Sequence[Key]) -> None:
-    """Keys beside each other, from x on; a Key of width 0 is words alone."""
-    for key in keys:
-        box = Box(x, y - key.height / 2, key.width, key.height)
-        if key.round:
-            rounded(axes, box, radius=key.height / 2, edgecolor=key.edge, **FONT_PLACED)
-        elif key.width:
-            look = {"hatch": key.hatch, **FONT_PLACED}
-            rectangle(axes, box, key.fill, key.edge, 0.8, **look)
-        text = words(axes, box.right + 6 * (key.width > 0), y, key.text, color=DARK, **FONT_PLACED)
-        x = end_of(text) + 18
+    handles = [Patch(**{"facecolor": "none", **look}) for look in keys.values()]
+    place = {"loc": "center left", "bbox_to_anchor": (x, y), "bbox_transform": axes.transData}
+    style = {"frameon": False, "fontsize": NOTE, "handlelength": 1.2, "columnspacing": 1.2}
+    axes.legend(handles, [*keys], ncols=len(keys), borderpad=0, **place, **style)
