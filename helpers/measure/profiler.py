@@ -56,10 +56,11 @@ def say_if_old(step: str, kernel_hash: str) -> None:
 
 
 class Launch(NamedTuple):
-    """One profiled launch."""
+    """A launch of a step, or a compilation; without a problem that of a file without a Build
+    table."""
 
     step: str
-    at: Problem  # sizes and dtype; as an operation always softmax
+    at: Problem | None = None  # sizes and dtype; as an operation always softmax
 
     @classmethod
     def parse(cls, text: str) -> Launch:
@@ -68,7 +69,7 @@ class Launch(NamedTuple):
         return cls(step, problem_at(place))
 
     def __str__(self) -> str:
-        return f"{self.step} at {self.at.place(dtype=True)}"
+        return f"{self.step} at {self.at.place(dtype=True)}" if self.at else self.step
 
 
 UNFUSED_LAUNCH = Launch(UNFUSED, Problem(*REFERENCE_SHAPE))
@@ -184,16 +185,6 @@ class SanitizerResult(Profiled):
 # ---- disassembly --------------------------------------------------------------------------------
 
 
-class Compiled(NamedTuple):
-    """A step and the problem that it is compiled for; None for a file without a Build table."""
-
-    step: str
-    at: Problem | None = None  # sizes and dtype
-
-    def __str__(self) -> str:
-        return f"{self.step} at {self.at.place(dtype=True)}" if self.at else self.step
-
-
 @dataclass(frozen=True)
 class Disassembly(Profiled):
     """The instructions of a kernel."""
@@ -209,8 +200,8 @@ class Disassembly(Profiled):
     at: Problem | None = None
 
     @property
-    def key(self) -> Compiled:
-        return Compiled(self.step, self.at)
+    def key(self) -> Launch:
+        return Launch(self.step, self.at)
 
     def is_current(self) -> bool:
         plan = plan_of(self.step, self.at, self.run.gpu) if self.at else None
@@ -255,7 +246,7 @@ def opcodes(
 
 
 def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str | None) -> Disassembly:
-    wanted = Compiled(step, Problem(*shape, dtype) if shape else None)
+    wanted = Launch(step, Problem(*shape, dtype) if shape else None)
     found = store.find(Disassembly, wanted, gpu)
     if found is None:
         of_step = [str(one.key) for one in store.read(Disassembly, gpu) if one.step == step]

@@ -46,7 +46,6 @@ from .campaign import Campaign, CampaignTask, Failure
 from .gpu_arrays import buffers, host_arrays, later, with_room
 from .profiler import (
     UNFUSED_LAUNCH,
-    Compiled,
     Counted,
     Disassembly,
     Errors,
@@ -229,7 +228,7 @@ KEPT = frozenset(
 )
 
 
-def disassembled(run: Run, keys: Sequence[Compiled]) -> list[Disassembly]:
+def disassembled(run: Run, keys: Sequence[Launch]) -> list[Disassembly]:
     """The instructions of compilations of one step, as planned for the GPU of the run."""
     found = []
     for key in keys:
@@ -254,7 +253,7 @@ def disassemble(code: str, options: Sequence[str], arch: str) -> list[str]:
     return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
 
 
-def compilations(gpu: Gpu) -> list[Compiled]:
+def compilations(gpu: Gpu) -> list[Launch]:
     """Every step and variant; with a Build table, for each dtype at each large shape that a plan
     for a GPU accepts."""
     found = []
@@ -263,7 +262,7 @@ def compilations(gpu: Gpu) -> list[Compiled]:
         dtypes = [dtype.name for dtype in contract.dtypes]
         shapes = itertools.product(dtypes, (*LARGE_SHAPES, *LARGE_LONG_SHAPES))
         at = [Problem(*shape, dtype) for dtype, shape in shapes] if contract.build else [None]
-        found += [Compiled(step, one) for one in at if one is None or launch_of(step, one, gpu)]
+        found += [Launch(step, one) for one in at if one is None or launch_of(step, one, gpu)]
     return found
 
 
