@@ -83,7 +83,7 @@ def test_links_lead_somewhere():
 
 
 def test_pages_headers_and_plot_show_the_records():
-    assert figures.out_of_date() == [], "write them by: python -m helpers.commands.figures"
+    assert figures.out_of_date() == {}, "write them by: python -m helpers.commands.figures"
 
 
 def test_a_changed_record_makes_a_plot_stale(monkeypatch):
@@ -96,7 +96,7 @@ def test_a_changed_record_makes_a_plot_stale(monkeypatch):
     real = records.load_record
     monkeypatch.setattr(records, "load_record", slower)
     monkeypatch.setattr(figures, "wanted_texts", dict)
-    assert [name.rpartition("/")[2] for name in figures.out_of_date()] == ["series.png"]
+    assert [path.name for path in figures.out_of_date()] == ["series.png"]
 
 
 # ---- a planted breach of each rule --------------------------------------------------------------

@@ -80,31 +80,32 @@ def main(arguments: list[str] | None = None) -> int:
     if shown_gpu() != REFERENCE_GPU:
         parser.error("pages and kernels show the reference GPU: unset SOFTMAX_RECORDS")
     try:
-        stale, texts, pictures = out_of_date(), wanted_texts(), plots()
+        stale = out_of_date()
     except (ValueError, FileNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
-    for name in stale:
+    for path, content in stale.items():
+        name = path.relative_to(ROOT).as_posix()
         print(f"{name} {'is out of date' if options.check else 'rewritten'}")
-    if options.check:
-        return 1 if stale else 0
-    for name, text in texts.items():
-        (ROOT / name).write_text(text, encoding="utf-8", newline="\n")
-    for path, figure in pictures.items():
-        if (digest := digest_of(figure)) != drawn_digest(path):
-            figure.savefig(path, dpi=200, metadata={"Description": digest})
-    return 0
+        if options.check:
+            continue
+        if isinstance(content, str):
+            path.write_text(content, encoding="utf-8", newline="\n")
+        else:
+            content.savefig(path, dpi=200, metadata={"Description": digest_of(content)})
+    return 1 if options.check and stale else 0
 
 
-def out_of_date() -> list[str]:
-    """Files, relative to the root, that do not match the records."""
-    stale = [
-        name
-        for name, text in wanted_texts().items()
-        if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != text
-    ]
-    drawn = [path for path, one in plots().items() if digest_of(one) != drawn_digest(path)]
-    return [*stale, *(str(path.relative_to(ROOT)) for path in drawn)]
+def out_of_date() -> dict[Path, str | Figure]:
+    """The files that do not match the records -> what they should contain."""
+    texts = {ROOT / name: text for name, text in wanted_texts().items()}
+    stale = {
+        path: text
+        for path, text in texts.items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    }
+    drawn = plots().items()
+    return stale | {path: one for path, one in drawn if digest_of(one) != drawn_digest(path)}
 
 
 def wanted_texts() -> dict[str, str]:

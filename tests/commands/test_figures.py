@@ -22,7 +22,7 @@ def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_pa
 
     monkeypatch.setattr(figures, "plots", plots)
     monkeypatch.setattr(figures, "wanted_texts", dict)
-    monkeypatch.setattr(figures, "out_of_date", list)
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
     assert figures.main([]) == 0 and [*tmp_path.iterdir()] == [path]
     assert figures.drawn_digest(path) == digest_of(plots()[path])
     before = path.read_bytes()
