@@ -116,16 +116,8 @@ class _Child:
         self.gpu, self.task = gpu, None
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, work))
-        before = os.environ.get(VISIBLE)
-        os.environ[VISIBLE] = gpu  # set before the child imports anything
-        try:
-            self.process.start()
-        finally:
-            if before is None:
-                del os.environ[VISIBLE]
-            else:
-                os.environ[VISIBLE] = before
+        self.process = context.Process(target=_serve, args=(theirs, work, gpu))
+        self.process.start()
         theirs.close()  # only the child holds this end, so that its death is noticed
 
     def give(self, task: Any) -> None:
@@ -147,8 +139,9 @@ class _Child:
         self.process.join()
 
 
-def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
+def _serve(pipe: Connection, work: Callable[[Any], Any], gpu: str) -> None:
     """The loop of a child: work on tasks until the parent is gone or this GPU is unusable."""
+    os.environ[VISIBLE] = gpu  # nothing has used CUDA yet
     usable = True
     while usable:
         try:
