@@ -52,14 +52,15 @@
 
 #include "include/cache_hints.cuh"
 #include "include/cluster.cuh"
+#include "include/forget.cuh"
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
 static_assert(LOG == 0 || LOG == 1, "LOG must be 1 (yes) or 0 (no)");
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0,
-              "rows that share a block have 1, 2, 4, 8, 16 or 32 lanes each");
-static_assert(PACKS <= 8, "two rows of 8 packs are 64 registers");
-static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
+              "ROWS above 1 needs CLUSTER=1 and 1, 2, 4, 8, 16 or 32 threads per row");
+static_assert(PACKS <= 8, "PACKS must be at most 8: two rows of 8 packs take 64 registers");
+static_assert(RESIDENT >= 1, "RESIDENT must be at least 1");
 
 constexpr int lanes = THREADS / ROWS;                             // threads of a row in a block
 constexpr int members = CLUSTER * lanes;                          // threads of a row
@@ -76,13 +77,6 @@ __device__ __forceinline__ float gradient(float y, float dy, float dot)
 
 // Bytes from the 16-byte boundary at or before an address to the address.
 __device__ __forceinline__ int phase(const T* address) { return (unsigned long long)address % 16; }
-
-// Leaves bits as they are. But the compiler, which does not know that zero is 0, must convert
-// 16-bit columns again instead of keeping their floats, which need twice the registers.
-__device__ __forceinline__ void forget(uint4& bits, unsigned zero)
-{
-    bits = make_uint4(bits.x ^ zero, bits.y ^ zero, bits.z ^ zero, bits.w ^ zero);
-}
 
 // ---- the kernel ---------------------------------------------------------------------------------
 

@@ -58,15 +58,16 @@
 
 #include "include/cache_hints.cuh"
 #include "include/cluster.cuh"
+#include "include/forget.cuh"
 #include "include/from_x.cuh"
 #include "include/hidden.cuh"
 #include "include/random.cuh"
 #include "include/reductions.cuh"
 
-static_assert(ROWS == 1 || CLUSTER == 1 && THREADS == 32, "rows of a block are a warp each");
-static_assert(PACKS * 16 <= 32 * sizeof(T), "packs of a thread: 32 columns at most");
-static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
-static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
+static_assert(ROWS == 1 || CLUSTER == 1 && THREADS == 32, "ROWS above 1 needs a warp per row");
+static_assert(PACKS * 16 <= 32 * sizeof(T), "PACKS must be at most 8, or 4 in 16 bits");
+static_assert(RESIDENT >= 1, "RESIDENT must be at least 1");
+static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "DROPOUT must be 0, or 1 without LOG");
 
 // What two columns add to dot.
 __device__ __forceinline__ float product(float2 y, float2 dy)
@@ -80,13 +81,6 @@ __device__ __forceinline__ float2 gradient(float2 y, float2 dy, float dot)
 {
     if (LOG) return make_float2(dy.x - y.x * dot, dy.y - y.y * dot);
     return make_float2(y.x * (dy.x - dot), y.y * (dy.y - dot));
-}
-
-// Leaves bits as they are. But the compiler, which does not know that zero is 0, must take them for
-// others. Else it keeps the floats that it made of 16-bit columns before, in twice the registers.
-__device__ __forceinline__ void forget(uint4& bits, unsigned zero)
-{
-    bits = make_uint4(bits.x ^ zero, bits.y ^ zero, bits.z ^ zero, bits.w ^ zero);
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@
 #define MASK 0
 #endif
 
-static_assert(MASK >= 0 && MASK <= 2, "MASK is none, 0, an array, 1, or causal, 2");
+static_assert(MASK >= 0 && MASK <= 2, "MASK must be 0 (none), 1 (an array) or 2 (causal)");
 static_assert(MASK == 0 || LOG == 0, "the gradient of a logarithm sums dy of masked columns too");
 
 struct Hidden {
