@@ -22,7 +22,6 @@ from .accesses import (
     check_followed,
     find_block,
     in_order,
-    in_words,
     pieces_of,
     shared_arrays,
 )
@@ -147,18 +146,8 @@ def _sentence(found: Life) -> str:
     who = f"{counted(count, 'warp')} meet{'s' * (count == 1)}"
     if not barriers:
         return f"{who} at no barrier: no warp waits for another."
-    met = f"{who} at {counted(barriers, 'barrier')}"
-    waits: dict[int, list[int]] = defaultdict(list)
-    for number, warp in found.warps.items():
-        waits[len(warp.waits)].append(number)
-    if not any(waits):
-        return f"{met}, and no warp waits there."
-    parts = [
-        f"warp{'s' * (len(warps) > 1)} {in_words(warps)} at {times or 'none'}"
-        for times, warps in sorted(waits.items())
-    ]
-    parts[0] = parts[0].replace(" at ", f" wait{'s' * (len(waits[min(waits)]) == 1)} at ", 1)
-    return f"{met}: {', '.join(parts)}."
+    waits = ", ".join(str(len(warp.waits)) for warp in found.warps.values())
+    return f"{who} at {counted(barriers, 'barrier')}; warp by warp, they wait at {waits}."
 
 
 # ---- time ---------------------------------------------------------------------------------------

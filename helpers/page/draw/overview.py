@@ -20,7 +20,6 @@ from ...measure.records import Case, load_record, predictions, recorded_steps
 from ...problem.shapes import REFERENCE_SHAPE
 from ...run.bound import load
 from ...simt.hardware import BANKS, MAX_CLUSTER, MAX_THREADS, SMS, WARP, WORD
-from ...simt.words import counted
 from .. import profile
 from ..profile import FAR_COPY, clock_hz, of
 from . import style
@@ -129,19 +128,20 @@ def _title(bars: Sequence[Bar]) -> str:
 
 
 def _says(bars: Sequence[Bar]) -> str:
-    """What the picture shows: times and loads."""
+    """What the picture shows."""
     steps = [bar for bar in bars if bar.number]
-    first, last = steps[0], steps[-1]
-    text = f"Softmax of {first.case.at.place()} takes {first.ms:.2f} ms in step {first.number}, "
-    text += f"{last.ms:.2f} in step {last.number}, {bars[-1].ms:.2f} in {bars[-1].name}; "
-    text += f"a copy {last.copy:.2f}."
-    if not all(bar.sectors for bar in steps):
-        return text
+    times = ", ".join(
+        f"{bar.ms:.2f} in {f'step {bar.number}' if bar.number else bar.name}"
+        for bar in (steps[0], steps[-1], bars[-1])
+    )
+    text = f"Milliseconds of softmax of {steps[0].case.at.place()}: {times}, {steps[-1].copy:.2f} "
+    text += "in a copy."
     loads = [
-        f"{counted(bar.sectors, 'sector')} in step {bar.number}, {100 * bar.used:.3g}% of them used"
-        for bar in (first, last)
+        f"{bar.sectors} in step {bar.number}, {100 * bar.used:.3g}% of them used"
+        for bar in (steps[0], steps[-1])
+        if bar.sectors
     ]
-    return f"{text} A load of 32 lanes: {'; '.join(loads)}."
+    return f"{text} Sectors of a load of 32 lanes: {'; '.join(loads)}." if loads else text
 
 
 # ---- the picture --------------------------------------------------------------------------------

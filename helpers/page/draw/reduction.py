@@ -76,17 +76,11 @@ class Level:
 
 
 @dataclass
-class Meeting:
-    """A barrier that opened."""
-
-    kind: str  # "barrier" or "cluster barrier"
-
-
-@dataclass
 class Reduction:
-    """The levels and barriers of a block in order; row r of the picture follows the r-th level."""
+    """The levels of a block, and its barriers by kind, in order; row r of the picture follows the
+    r-th level."""
 
-    parts: list[Level | Meeting]
+    parts: list[Level | str]
     values: dict[tuple[int, int], list[str]]  # (row, thread) -> value, if known
     threads: int
 
@@ -130,7 +124,7 @@ def follow(trace: Trace, block: int | Place) -> Reduction:
     writers: dict[tuple[str, int], set[int]] = {}  # piece of memory -> threads
     phases: dict[tuple[int, int], _Phase] = defaultdict(_Phase)  # by (number, warp)
     current: dict[int, int] = defaultdict(int)
-    meetings: list[Meeting] = []
+    meetings: list[str] = []
     opening = False
     for event, accesses in in_order(trace):
         accesses = [one for one in accesses if one.memory != "global" or one.array in talked]
@@ -143,7 +137,7 @@ def follow(trace: Trace, block: int | Place) -> Reduction:
             continue
         if event.kind in MEETINGS:
             if not opening:
-                meetings.append(Meeting(MEETINGS[event.kind]))
+                meetings.append(MEETINGS[event.kind])
             current[event.warp] = len(meetings)
         opening = event.kind in MEETINGS
         phase = phases[current[event.warp], event.warp]
@@ -222,11 +216,9 @@ def _folded(levels: list[Level]) -> tuple[list[Level], list[int]]:
     return kept, where
 
 
-def _in_rows(
-    phases: dict[tuple[int, int], _Phase], meetings: list[Meeting], threads: int
-) -> Reduction:
+def _in_rows(phases: dict[tuple[int, int], _Phase], meetings: list[str], threads: int) -> Reduction:
     """Merge the levels of the warps, phase by phase, and find the values."""
-    parts: list[Level | Meeting] = []
+    parts: list[Level | str] = []
     held: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
     last: dict[int, int] = defaultdict(int)  # the row in which a thread last took a value
     row = 0
@@ -312,7 +304,7 @@ def _draw(found: Reduction, block: str) -> None:
     rows, lines = [TOP + tall / 2], []  # pixels from above
     y = rows[0] + tall / 2
     for part in found.parts:
-        if isinstance(part, Meeting):
+        if isinstance(part, str):
             y += 12
             lines.append((y, part))
         else:
@@ -330,7 +322,7 @@ def _draw(found: Reduction, block: str) -> None:
     _columns(axes, found.threads, at, rows[-1])
     for y, meeting in lines:
         axes.plot([LEFT - 6, RIGHT + 6], [y, y], color=BLACK, linewidth=1.3, zorder=3)
-        words(axes, RIGHT + 14, y, meeting.kind)
+        words(axes, RIGHT + 14, y, meeting)
     dots = _lines(axes, found.levels, at, rows, pitch)
     if not found.levels:
         dots = {(0, thread) for thread in range(found.threads)}
@@ -438,7 +430,7 @@ def _nodes(axes, dots: Iterable[tuple[int, int]], values: dict, at, rows) -> Non
 
 def _sentence(found: Reduction, block: str) -> str:
     levels = [level for level in found.levels if level.edges and not level.to_all]
-    barriers = sum(isinstance(part, Meeting) for part in found.parts)
+    barriers = sum(isinstance(part, str) for part in found.parts)
     if not levels:
         return f"In {block} no thread takes a value from another: nothing is reduced."
     taken = ", ".join(

@@ -247,7 +247,7 @@ class Pair:
     def sentence(self, mine: float | None = None) -> str:
         """What came out at that place, and where all of it was measured."""
         case, few = self.case, self.family == "few"
-        rate = f"{microseconds(case.median_us)} us" if few else f"{case.gbps:.0f} GB/s"
+        rate = f"{charts.short(case.median_us)} us" if few else f"{case.gbps:.0f} GB/s"
         shares = [f"{self.expected:.2f} predicted"] if self.expected else []
         shares += [f"{mine:.2f} by you"] if mine else []
         shares += [f"PyTorch {self.torch[self.at].share:.2f}"] if self.at in self.torch else []
@@ -267,11 +267,6 @@ class Pair:
 def times(ratio: float) -> str:
     """ "7.3", "0.87", "12": how many times as fast, in the digits that stand out of the noise."""
     return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}" if ratio >= 1.95 else f"{ratio:.2f}"
-
-
-def microseconds(us: float) -> str:
-    """Three digits, so that columns of them can be compared."""
-    return f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}"
 
 
 def in_dtype(dtype: str) -> str:
@@ -388,7 +383,7 @@ def _dots(pair: Pair, mine: float | None) -> Figure:
         dots[who] = [None] * row + [share], {**SAID, "color": look.color}
     texts = [f"{case.share:.2f}" for case in pair.own.values()]
     if pair.family == "few":
-        times = [microseconds(case.median_us) for case in pair.own.values()]
+        times = [charts.short(case.median_us) for case in pair.own.values()]
         texts = [f"{text}, {us} us" for text, us in zip(texts, times, strict=True)]
     names = [*map(pair.label, pair.own), *(f"{who}, {pair.label(pair.at)}" for who in said)]
     texts += [f"{share:.2f}" for share in said.values()]

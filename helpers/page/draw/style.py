@@ -14,11 +14,10 @@ import contextlib
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 PICTURES = "SOFTMAX_PICTURES"  # 0: no pixels; nbval compares words and digests
 PAGE = 700  # CSS pixels that a notebook's page shows side by side
 INCHES = 7.0  # the width of a figure, so that a point of text is 1/72 of 100 such pixels
-SMALL = 9  # points: the smallest text of a figure
+TITLE_LETTERS = 66  # of a line of a title
 READABLE = 4.5  # contrast of words with what is behind them, at least (WCAG 2.2, level AA)
 BLUE, ORANGE, GREEN, RED, PINK, SKY, YELLOW = (
     "#0072B2",
@@ -147,20 +146,19 @@ Color = str | tuple[float, ...]
 
 def contrast(one: Color, other: Color) -> float:
     """How well two colours stand out from each other: 1 (not at all) to 21, as WCAG defines it."""
-    low, high = sorted(_luminance(_linear(color)) for color in (one, other))
+    low, high = sorted((_luminance(one), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 def ink(color: Color, fill: Color = "white") -> str:
     """A colour for words on a light one: that of a mark, or a darker tone of it that is readable
     there."""
-    from matplotlib.colors import to_hex
+    from matplotlib.colors import to_hex, to_rgb
 
-    linear = _linear(color)
-    # Luminance, with a little to spare for rounding.
-    most = (_luminance(_linear(fill)) + 0.05) / (READABLE + 0.05) - 0.05
-    darker = min(1.0, most / max(_luminance(linear), 1e-9))
-    return to_hex([_encoded(part * darker) for part in linear])
+    tone = np.array(to_rgb(color))
+    while contrast(tuple(tone), fill) < READABLE + 0.05:  # rounding may take a little
+        tone *= 0.98
+    return to_hex(tone)
 
 
 def ink_on(fill: Color) -> str:
@@ -168,20 +166,11 @@ def ink_on(fill: Color) -> str:
     return max((BLACK, "#ffffff"), key=lambda words: contrast(words, fill))
 
 
-def _linear(color: Color) -> list[float]:
-    """Red, green and blue as amounts of light."""
+def _luminance(color: Color) -> float:
     from matplotlib.colors import to_rgb
 
-    return [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(color)]
-
-
-def _encoded(light: float) -> float:
-    return 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055
-
-
-def _luminance(linear: Sequence[float]) -> float:
-    red, green, blue = linear
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(color)]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
 # ---- the page -----------------------------------------------------------------------------------
@@ -211,14 +200,8 @@ def styled_figure(height: float, **layout) -> Iterator[Figure]:
 
 def head(figure: Figure, title: str) -> None:
     """The title of a figure at its left edge, in as many lines as it takes."""
-    text = figure.suptitle(title, x=0.008, ha="left", fontsize=12, fontweight="bold")
-    room = 0.97 * figure.get_figwidth() * figure.get_dpi()
-    lines = math.ceil(text.get_window_extent().width / room)
-    for letters in range(len(title) // lines, len(title) + 1):  # lines of about the same length
-        wrapped = textwrap.wrap(title, letters, break_on_hyphens=False)
-        if len(wrapped) <= lines:
-            break
-    text.set_text("\n".join(wrapped))
+    title = textwrap.fill(title, TITLE_LETTERS, break_on_hyphens=False)
+    figure.suptitle(title, x=0.008, ha="left", fontsize=12, fontweight="bold")
 
 
 def finish(figure: Figure, title: str, sentence: str, drawn: object = None) -> None:

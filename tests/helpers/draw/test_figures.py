@@ -238,7 +238,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     ),
     "life of a cluster": (
         lambda: draw.life(cluster()),
-        "meet at 1 barrier: warp 0 waits at none",
+        "meet at 1 barrier; warp by warp, they wait at 0, ",
     ),
     "waiting": (partial(draw.waiting, 300, 100), "With 4 loads in flight and the same latency, it"),
     "messages of a cluster": (
