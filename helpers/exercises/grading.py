@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -15,16 +14,17 @@ from ..base.arguments import checked
 from ..base.gpu import replay_is_forced
 from ..base.paths import KERNELS, MINE
 from ..page.rich import (
-    COLUMNS,
     GROUND,
     MUTED,
     Line,
+    Page,
     Rich,
     anchor,
     code_html,
     details,
     escape,
     named,
+    wrapped,
 )
 from ..simt import CompileError, UnsupportedPTX
 from ..simt.words import counted
@@ -390,38 +390,30 @@ def verdict(name: str, steps: Sequence[Step], code: str, stub: Step | None = Non
     complaint = next((step.complaint for step in steps if step.complaint), "")
     found = re.search(r"\b[Ll]ines? \d+(?:(?:, | and )\d+)*", complaint)
     marked = [int(number) for number in re.findall(r"\d+", found[0])] if found else []
-    plain: list[str] = []
     lines = [
         Line(number, text, ">" if number in marked else " ")
         for number, text in enumerate(code.rstrip("\n").split("\n"), 1)
     ]
-    page = [details(f"{file}, {counted(len(lines), 'line')}", code_html(lines))]
+    page = Page()
+    page.html.append(details(f"{file}, {counted(len(lines), 'line')}", code_html(lines)))
     for step in steps:
-        mark = MARKS[step.kept][0]
-        plain += _wrapped(f"{mark:4} {step.asked}", 5)
-        plain += _wrapped(step.complaint, 5, first=5)
         said = f"<br>{_page(step.complaint)}" if step.complaint else ""
-        page.append(
-            f'<div style="margin:2px 0 2px 1.8em;text-indent:-1.8em">{_sign(step.kept)}'
-            f"{_page(step.asked)}{said}</div>"
-        )
+        sign = _sign(step.kept)
+        page.say(f"{MARKS[step.kept][0]:4} {step.asked}", f"{sign}{_page(step.asked)}{said}", 5)
+        page.plain += wrapped(f"     {step.complaint}", 5) if step.complaint else []
     if stub:
         solution = EXERCISE_FILES / "solutions" / f"{name}.cu"
         before, *_ = re.split(r"(?<=[.?!]) (?=[A-Z])", stub.complaint)  # its first sentence
-        last = [f"passed: {name}", f"before: {before}", f"now: {stub.asked}"]
-        page += [
-            f"<div><b>{last[0]}</b></div>",
-            *(f"<div>{_page(said)}</div>" for said in last[1:]),
-        ]
-        last.append(f"Our solution: {named(solution)}")
-        page.append(f"<div>Our solution: {anchor(solution)}</div>")
+        page.say(f"passed: {name}", f"<b>passed: {name}</b>")
+        for said in (f"before: {before}", f"now: {stub.asked}"):
+            page.say(said, _page(said))
+        page.say(f"Our solution: {named(solution)}", f"Our solution: {anchor(solution)}")
     else:
         place = f"{file}, {found[0].lower()}," if found else file
-        last = [f"Edit {place} and run this cell again."]
         link = anchor(ANSWERS / f"{name}.cu", marked[0] if marked else None, place)
-        page.append(f"<div><b>Edit {link} and run this cell again.</b></div>")
-    plain += [part for said in last for part in _wrapped(said, 4)]
-    return Verdict("\n".join(plain), "".join(page), passed=stub is not None)
+        again = "and run this cell again."
+        page.say(f"Edit {place} {again}", f"<b>Edit {link} {again}</b>")
+    return Verdict("\n".join(page.plain), "".join(page.html), passed=stub is not None)
 
 
 def _sign(kept: bool | None) -> str:
@@ -437,9 +429,3 @@ def _sign(kept: bool | None) -> str:
 def _page(text: str) -> str:
     """Text as HTML; text in backticks is code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
-def _wrapped(text: str, indent: int, first: int = 0) -> list[str]:
-    """Lines of at most 80 columns, the first indented by `first`, the others by `indent`."""
-    spaces = {"initial_indent": " " * first, "subsequent_indent": " " * indent}
-    return textwrap.wrap(text, COLUMNS, **spaces, break_on_hyphens=False, break_long_words=False)

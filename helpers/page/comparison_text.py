@@ -67,21 +67,10 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
             if comparison_cases(dtype)
         ),
         "",
-        verdicts(cases),
+        *tables(cases, families, chains),
         "",
-        *verdict_table(families),
-        "",
-        *baselines_table(cases),
-        "",
-        *(f"- {line}" for line in loss_lines(cases)),
         f"The comparison was {comparison_origin()}; {older} of {counted(len(cases), 'case')} with "
-        "other versions.",
-        "",
-        "Back to back with producer and consumer kernels:",
-        "",
-        *pipeline_table(chains),
-        "",
-        f"[Every case, a line each]({named(every_case_path())})",
+        f"other versions. [Every case, a line each]({named(every_case_path())})",
     ]
     return "\n".join(lines)
 
@@ -92,18 +81,24 @@ def around_block() -> str:
         return "No comparison of related operations is recorded yet."
     chains = by_operation(recorded_by(load_pipelines))
     chains.pop(ALONE, None)
-    lines = [
+    return "\n".join(tables(cases, by_operation(cases), chains))
+
+
+def tables(cases: Sequence[Comparison], groups: Mapping, chains: Mapping) -> list[str]:
+    """The verdicts on cases by group, the losses, the baselines, and the pipelines by group."""
+    return [
         verdicts(cases),
         "",
-        *verdict_table(by_operation(cases)),
+        *verdict_table(groups),
         "",
         *baselines_table(cases),
         "",
-        "Back to back with producer and consumer kernels, beside the two best of these baselines:",
+        *(f"- {line}" for line in loss_lines(cases)),
+        *[""] * any(case.verdict == "LOSS" for case in cases),
+        "Back to back with producer and consumer kernels, beside the two best baselines:",
         "",
         *pipeline_table(chains),
     ]
-    return "\n".join(lines)
 
 
 def unseen_block(picture: Path) -> str:

@@ -151,18 +151,15 @@ class Profile:
 
     def waiting_warps(self, why: str = "long_scoreboard") -> float:
         """Warps per SM that wait for one of `REASONS`, on average over all clocks: 4 schedulers *
-        `issuing` * warps that wait when one issues."""
-        return SCHEDULERS * self.issuing * self.stalled(why)
+        `issuing` * clocks that a warp waits between two of its instructions, which by Little's law
+        are also the warps per scheduler that wait when one issues."""
+        stalled = self.counters[f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio"]
+        return SCHEDULERS * self.issuing * stalled
 
     def waiting_share(self, why: str = "long_scoreboard") -> float:
         """Fraction of a warp's time that it waits for one of `REASONS`, 0 to 1: `waiting_warps` /
         `active_warps`."""
         return self.waiting_warps(why) / self.active_warps
-
-    def stalled(self, why: str = "long_scoreboard") -> float:
-        """Clocks that a warp waits for one of `REASONS` between two of its instructions; by
-        Little's law also the warps per scheduler that wait for it when one issues."""
-        return self.counters[f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio"]
 
     # ---- bytes in flight ------------------------------------------------------------------------
 

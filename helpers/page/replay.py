@@ -37,7 +37,7 @@ from ..measure.records import (
 from ..problem.problem import Problem
 from ..run.bound import BoundKernel, Kernel, kernel_of, load
 from ..simt.cuda_text import token_hash
-from .rich import Rich, details, escape, wrapped
+from .rich import Page, caption, details, escape, wrapped
 
 
 @dataclass
@@ -190,8 +190,7 @@ def predict(step: str, my_prediction: object = None) -> None:
     """
     if step not in asked():
         raise ValueError(f"there are questions for {', '.join(asked())}, not for {step!r}")
-    answer = _answer(step, my_prediction)
-    Rich(_plain(step, answer), markdown=_markdown(step, answer)).display()
+    _page(step, _answer(step, my_prediction)).display()
 
 
 def outcome(measured: float, mine: float, ours: float | None) -> None:
@@ -281,39 +280,23 @@ def hint(value: object) -> str:
 # ---- the page ---------------------------------------------------------------------------------
 
 
-def _markdown(step: str, answer: str) -> str:
-    """The page as Markdown, with our answer folded. The folded part is HTML without an empty line,
-    which every Markdown renderer leaves unchanged."""
-    entry = predictions()[step]
-    choices = [f"- **{share:.2f}**: {why}" for share, why in entry["choices"]]
-    sum_of = escape("\n".join(entry["sum"]))
-    said = f"<b>{entry['share']:.2f}</b> {_where(step)}, written before the measurement"
-    ours = f"<p>{said}. {_REASON} {escape(entry['because'])}.</p><p>{_SUM}</p><pre>{sum_of}</pre>"
-    answer = re.sub(r"my_prediction = [\d.]*\d", r"`\g<0>`", answer)
-    blocks = [f"**Your prediction.** {entry['question']}", "\n".join(choices), answer]
-    return "\n\n".join([*blocks, details(_OURS, ours)])
-
-
-def _plain(step: str, answer: str) -> str:
-    """The same page as text of at most 80 columns."""
-    entry = predictions()[step]
-    lines = wrapped(f"Your prediction. {entry['question']}")
+def _page(step: str, answer: str) -> Page:
+    """Question, choices, answer, and ours with its calculation, folded."""
+    entry, page = predictions()[step], Page()
+    question = escape(entry["question"])
+    page.say(f"Your prediction. {entry['question']}", f"<b>Your prediction.</b> {question}", 0)
     for share, why in entry["choices"]:
-        lines += wrapped(f"  {share:.2f}: {why}", indent=8)
-    lines += wrapped(answer)
-    ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement."
-    lines += ["", *wrapped(f"{_OURS}: {ours} {_REASON} {entry['because']}.")]
-    lines += [_SUM, *(f"  {line}" for line in entry["sum"])]
-    return "\n".join(lines)
-
-
-_OURS = "Our prediction, with its calculation"
-_REASON = "The reason:"
-_SUM = "The calculation, written out later:"
-
-
-def _where(step: str) -> str:
-    """What the fraction refers to, and at which shape."""
+        page.say(f"  {share:.2f}: {why}", f"<b>{share:.2f}</b>: {escape(why)}", 8)
+    page.say(answer, re.sub(r"my_prediction = [\d.]*\d", r"<code>\g<0></code>", escape(answer)), 0)
+    title = "Our prediction, with its calculation"
     copies = step not in steps() or load(step).operation.bandwidth_baseline == COPY
     whose = "copy" if copies else "the baseline's"
-    return f"of {whose} bandwidth at {predicted_at(step).place()}"
+    said = f"{entry['share']:.2f} of {whose} bandwidth at "
+    said += f"{predicted_at(step).place()}, written before the measurement. The reason: "
+    said += f"{entry['because']}."
+    sums = "The calculation, written out later:"
+    page.plain += ["", *wrapped(f"{title}: {said}"), sums, *(f"  {line}" for line in entry["sum"])]
+    calculation = escape("\n".join(entry["sum"]))
+    ours = f"{caption(escape(said))}{caption(sums)}<pre>{calculation}</pre>"
+    page.html.append(details(title, ours))
+    return page

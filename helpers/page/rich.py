@@ -138,7 +138,8 @@ def details(summary: str, content: str, style: str = "") -> str:
 
 def wrapped(text: str, indent: int = 0) -> list[str]:
     """Lines of at most 80 columns; all but the first are indented."""
-    return textwrap.wrap(text, COLUMNS, subsequent_indent=" " * indent)
+    indented = {"subsequent_indent": " " * indent}
+    return textwrap.wrap(text, COLUMNS, break_on_hyphens=False, **indented)
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -277,16 +278,16 @@ def _kind(token, text: str) -> str:
     from pygments.lexers import CudaLexer
     from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
-    if token in Comment:
-        directive = token in Comment.Preproc or token in Comment.PreprocFile
-        return "preprocessor" if directive else "comment"
-    if token in Number:
-        return "number"
-    if token in String:
-        return "string"
     if token in Name:
         return "cuda" if text in CudaLexer.variables or text.startswith("__") else ""
-    return "keyword" if token in Keyword or token in Operator.Word else ""
+    kinds = {
+        "preprocessor": (Comment.Preproc, Comment.PreprocFile),
+        "comment": (Comment,),
+        "number": (Number,),
+        "string": (String,),
+        "keyword": (Keyword, Operator.Word),
+    }
+    return next((kind for kind, of in kinds.items() if any(token in one for one in of)), "")
 
 
 # ---- the reader's own files ---------------------------------------------------------------------

@@ -411,8 +411,8 @@ def _field(axes: Axes, point: Tuned, color: tuple[float, ...] | None) -> None:
         math.log2(min(rows * point.problem.row_bytes / 1e6, LARGEST))
         for rows in (point.rows[0], point.rows[1] + 1)
     )
-    paint = {"facecolor": color, "edgecolor": "white", "linewidth": 0.3} if color else None
-    paint = paint or _paint(split_trial(point.trial).file)
+    paint = _paint(split_trial(point.trial).file)
+    paint |= {"facecolor": color, "hatch": None} if color else {}
     corner, width, height = (left, bottom), right - left, top - bottom
     axes.add_patch(mpl.patches.Rectangle(corner, width, height, zorder=2, **paint))
     if not color and point.trial != point.rule:

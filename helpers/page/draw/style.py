@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.text import Text
-    from PIL import Image
 
 
 PICTURES = "SOFTMAX_PICTURES"  # 0: no pixels; nbval compares words and digests
@@ -232,27 +231,16 @@ def _wrapped(text: str) -> str:
 def _png(figure: Figure) -> bytes:
     """A figure at double resolution in its 256 most common colours: a third of the bytes, and
     nobody sees it. Where nobody looks at all, it is laid out and no more."""
-    if os.environ.get(PICTURES) == "0":
-        figure.draw_without_rendering()
-        return b""
-    return _in_few_colors(_pixels(figure))
-
-
-def _pixels(figure: Figure) -> Image.Image:
     from PIL import Image, ImageOps
 
-    rgba = io.BytesIO()
     figure.draw_without_rendering()  # the layout nears its end with each drawing
+    if os.environ.get(PICTURES) == "0":
+        return b""
+    rgba, png = io.BytesIO(), io.BytesIO()
     figure.savefig(rgba, format="rgba", dpi=2 * figure.get_dpi())
     size = [int(2 * length) for length in figure.bbox.size]
     pixels = Image.frombuffer("RGBA", size, rgba.getbuffer()).convert("RGB")
-    return ImageOps.expand(pixels, 2 * PADDING, "white")
-
-
-def _in_few_colors(pixels: Image.Image) -> bytes:
-    from PIL import Image
-
-    png = io.BytesIO()
+    pixels = ImageOps.expand(pixels, 2 * PADDING, "white")
     pixels.quantize(256, dither=Image.Dither.NONE).save(png, format="png", optimize=True)
     return png.getvalue()
 

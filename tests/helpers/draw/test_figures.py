@@ -257,11 +257,11 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     "reduction of a cluster": (lambda: draw.reduction(cluster()), "other blocks"),
     "owners of pairs": (
         of("owners", COPY_PAIRS, 1, 50, (20, 5)),
-        "columns 0 and 1 of row 0; a row belongs to one block of at most 2 warps.",
+        "columns 0 to 1 of row 0; a row belongs to one block of at most 2 warps.",
     ),
     "owners of a few pairs": (
         of("owners", COPY_PAIRS, 1, 8, (4, 5)),
-        "columns 0 and 1 of row 0; a row belongs to one warp: at most 3 lanes",
+        "columns 0 to 1 of row 0; a row belongs to one warp: at most 3 lanes",
     ),
     "several owners": (
         of("owners", PAIRS, 1, 64, (4, 16)),
