@@ -394,12 +394,7 @@ def _line_with(pattern: str, attempt: Attempt) -> int:
 
 # Barriers first: divergent threads cause races and wrong reads.
 FIRST = ("barrier", "lane", "hang", "out-of-bounds", "misaligned")
-BARRIERS = {
-    "barrier in divergent code",
-    "barrier after an early return",
-    "barrier that never completes",
-    "cluster barrier that never completes",
-}
+BARRIER = re.compile(r"(cluster )?barrier (in divergent|after an early|that never)")
 
 
 def worst(findings: Findings) -> Finding:
@@ -417,8 +412,8 @@ def of_finding(finding: Finding, trace: Trace, file: str) -> str:
     own = finding.file == PurePath(file).name
     where = f"line {finding.line}" if own else f"{finding.file}:{finding.line}"
     kind, message = finding.kind, finding.message
-    if kind in BARRIERS:
-        group = "cluster" if kind.startswith("cluster") else "block"
+    if barrier := BARRIER.match(kind):
+        group = "cluster" if barrier[1] else "block"
         return (
             f"{where}: not all threads of the {group} reach this barrier. Is it inside an "
             "`if`, in a loop that some threads leave earlier, or after a `return`?"

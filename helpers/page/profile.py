@@ -286,14 +286,9 @@ def blocks_that_fit(record: Record, case: Case) -> int:
     compiled = case.attributes or record.attributes
     warps = case.launch["block"] // WARP
     shared = case.launch["shared_mem"] + compiled["static_shared_bytes"] + SYSTEM_SHARED_BYTES
-    by_registers = blocks_by_registers(compiled["registers"], warps)
+    of_a_warp = -(-compiled["registers"] // REGISTER_UNIT) * REGISTER_UNIT * WARP
+    by_registers = SCHEDULERS * (REGISTERS // SCHEDULERS // of_a_warp) // warps
     return min(SM_BLOCKS, SM_WARPS // warps, by_registers, SM_SHARED_BYTES // shared)
-
-
-def blocks_by_registers(registers: int, warps: int) -> int:
-    """Blocks of `warps` warps that fit on an SM with `registers` registers per thread."""
-    of_a_warp = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * WARP
-    return SCHEDULERS * (REGISTERS // SCHEDULERS // of_a_warp) // warps
 
 
 def kilobytes_held(record: Record, case: Case) -> float:

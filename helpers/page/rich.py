@@ -117,11 +117,6 @@ class Fold:
 Piece = Line | Fold
 
 
-def figure_caption(text: str) -> Rich:
-    """The caption of a figure; `text` is its plain form."""
-    return Rich(text, f'<div style="{UNDER}">{escape(" ".join(text.split()))}</div>')
-
-
 def marked(mark: str) -> str:
     """A mark as it appears beside lines, for a caption."""
     bar, ground = MARKS[mark]

@@ -71,10 +71,7 @@ def kernel(
         pieces += [Fold(title, lines)] * bool(lines) if title else lines
     page = Page()
     title = f"{text.title}, {counted(shown, 'line')}"
-    names, since = [*map(_name, known)], "new since"
-    if len(names) > 1:
-        names, since = [", ".join(names[:-1]), names[-1]], "not in"
-    legend = f" marks lines that are {since} {' or '.join(names)}"
+    legend = f" marks lines that are not in {' or '.join(map(_name, known))}"
     if earlier:
         page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)
     else:

@@ -4,11 +4,11 @@ The modules, lowest first:
 
     style      colours, markers, boxes and words; how figures are displayed, and their digest
     accesses   the events of a trace in order; select an access, and its cost
+    charts     bars, dots, curves and heat maps; maps of tuned plans
     memory     sectors, banks, and memory traffic per source line
     owners     which thread, warp or block loads which element
     reduction  how values are merged, level by level
     life       warps that wait: of a block, and in time; messages
-    charts     bars, dots, curves and heat maps; maps of tuned plans
     step       the speed of a step: the plot of a notebook and that of the series; predictions
     overview   where the time of each kernel goes; launch levels and memories
     comparison  our kernels compared with other libraries

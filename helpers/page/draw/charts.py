@@ -22,6 +22,7 @@ Limit = tuple[str, float]  # its name and value
 # For parts and for lines other than steps. Unmarked ones are paler.
 PARTS = (style.BLUE, "#C86400", "#00806A", "#A03C78", "#777777", "#1E4B0F")
 QUIET = "#8396A6"
+PLAIN = "{x:.10g}"  # the text of a tick: "0.5", "1048576"
 DASHED = {"color": style.BLACK, "linestyle": "--", "linewidth": 1.3, "zorder": 4}  # a limit
 
 
@@ -105,7 +106,7 @@ def _bar_chart(
         axes.set_xscale("log", base=2)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(plain)
+    axes.xaxis.set_major_formatter(PLAIN)
     if dots and not log:
         ends = [*shown, *([limit[1]] if limit else [])]
         room = 0.1 * (max(ends) - min(ends)) or 1
@@ -301,11 +302,6 @@ def short(value: float) -> str:
     return text.rstrip("0").rstrip(".") if digits else text
 
 
-def plain(value: float, _: int = 0) -> str:
-    """The text of a tick: "0.5", "1048576"."""
-    return f"{value:.10g}"
-
-
 def scales(axes: Axes, xs: Sequence[float], logx: bool = True, logy: bool = False) -> None:
     """Logarithmic axes with plain numbers, x with at most eight powers of two, or linear ones; y
     starts at zero then."""
@@ -313,10 +309,10 @@ def scales(axes: Axes, xs: Sequence[float], logx: bool = True, logy: bool = Fals
         low, high = math.ceil(math.log2(min(xs))), math.floor(math.log2(max(xs)))
         ticks = [2.0**power for power in range(low, high + 1, max(1, math.ceil((high - low) / 7)))]
         axes.set_xscale("log", base=2)
-        axes.set_xticks(ticks or [*xs], [plain(tick) for tick in ticks or xs])
+        axes.set_xticks(ticks or [*xs], [f"{tick:.10g}" for tick in ticks or xs])
     if logy:
         axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter(plain)
+        axes.yaxis.set_major_formatter(PLAIN)
     else:
         axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.05)
     axes.minorticks_off()

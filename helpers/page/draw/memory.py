@@ -17,6 +17,7 @@ from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
 from .accesses import Line, Shown, Traces, Which, chosen, labelled
+from .charts import short
 from .style import (
     BLUE,
     DARK,
@@ -383,7 +384,7 @@ def _draw_bar(axes: Axes, row: int, bar: _Bar) -> None:
     axes.barh(row - 0.1, bar.ideal if bar.pieces else size, 0.45, color=bar.color)
     if bar.pieces:
         axes.barh(row + 0.22, bar.requests, 0.13, color=DARK)
-        says = f"{size:,}, {_short(size / bar.requests)} per request"
+        says = f"{size:,}, {short(size / bar.requests)} per request"
     color = ink(RED) if bar.wasted else "black"
     beside(axes, max(size, bar.requests), row, says, (5, 0), fontsize=9, color=color)
 
@@ -394,7 +395,7 @@ def _total(counters: Counters) -> tuple[str, str]:
     moved = counted(_sectors_of(counters), "sector")
     if local := _local_sectors_of(counters):
         return f"{moved}, and {local:,} of local memory", RED
-    ratio = _short(counters.fetch_ratio)
+    ratio = short(counters.fetch_ratio)
     if float(ratio) <= 1:
         return f"{moved}, no more than requested", GREEN
     return f"{moved}, {ratio} times what is requested", RED
@@ -420,7 +421,7 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
                 said += f" ({' and '.join(others)} included)"
         said += f": {counted(_sectors_of(c), 'sector')}"
         if c.fetch_ratio:
-            ratio = _short(c.fetch_ratio)
+            ratio = short(c.fetch_ratio)
             said += f", {ratio} byte{'' if ratio == '1' else 's'} touched per byte used"
         if local := _local_sectors_of(c):
             said += f", and {counted(local, 'sector')} of local memory"
@@ -429,7 +430,7 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
 
 
 def _times(number: float) -> str:
-    text = _short(number)
+    text = short(number)
     return {"1": "once", "2": "twice", "3": "three times"}.get(text, f"{text} times")
 
 
@@ -472,8 +473,3 @@ def _inactive(shown: Sequence[Shown]) -> dict[str, dict]:
 
 def _names(shown: Sequence[Shown]) -> str:
     return " and ".join(one.name for one in shown)
-
-
-def _short(number: float) -> str:
-    """A number with significant digits only: 4, 3.92, 32."""
-    return f"{number:.0f}" if abs(number - round(number)) < 0.005 else f"{number:.3g}"

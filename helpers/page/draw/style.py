@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...catalogue.registry import TORCH, UNFUSED, step_number
-from ..rich import FIGURE, PADDING, figure_caption
+from ..rich import FIGURE, PADDING, UNDER, Rich, escape
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -221,7 +221,8 @@ def finish(figure: Figure, title: str, sentence: str, drawn: object = None) -> N
         metadata={"image/png": {"width": min(width, PAGE) + 2 * PADDING, "alt": sentence}},
         raw=True,
     )
-    figure_caption(_wrapped(sentence)).display()
+    page = f'<div style="{UNDER}">{escape(sentence)}</div>'
+    Rich(_wrapped(sentence), page).display()
 
 
 def _wrapped(text: str) -> str:

@@ -44,4 +44,4 @@ def test_a_new_step_needs_its_kernel_and_its_entry_alone(tmp_path, monkeypatch, 
     said: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda texts, **_: said.append(texts))
     predict(NEW)
-    assert entry["question"] in said[0]["text/markdown"]
+    assert entry["question"] in said[0]["text/html"]
