@@ -1,14 +1,16 @@
 """Baselines: softmax, fused and related operations by other libraries, and what they support.
 
     torch       eager PyTorch, with a preallocated output where a function takes one; several
-                functions in a row if there is no single one
+                functions in a row if there is no single one; of gradients what its autograd calls
     compile     torch.compile of one formula for one shape, autotuned: best of several processes
     triton      the scheme of Triton's fused-softmax tutorial: persistent programs that take every
                 n-th row, each row padded to a power of two
-    liger       the Triton kernels of Liger-Kernel: softmax, its gradient, the loss
+    liger       the Triton kernels of Liger-Kernel: softmax and its gradient, with an output that is
+                given instead of one that Liger allocates; the loss, alone or with the gradient,
+                which overwrites the logits and is checked before timing alone
     quack       QuACK, in CUTLASS's Python language: softmax, also with float32 out, its gradient,
                 both of cross-entropy
-    flashinfer  FlashInfer's OnlineSoftmax, built from its headers
+    flashinfer  FlashInfer's OnlineSoftmax, built from its headers, by an ordinary launch
     cudnn       cudnnSoftmaxForward and cudnnSoftmaxBackward: log, gradients, another axis
 
 `helpers.measure.interop` calls them, `helpers.measure.side_by_side` times them. Nothing else
@@ -64,7 +66,6 @@ class Offer:
     refuses: Callable[[Problem], str] = lambda problem: ""  # why, or ""
     features: Set[str] | None = frozenset()  # that it has; None: all
     unwritten: tuple[str, ...] = ()  # outputs that it does not compute
-    note: str = ""
     in_place: bool = False  # whether it overwrites its input: then it is checked once
 
 
@@ -93,11 +94,6 @@ def title(name: str) -> str:
     return BASELINES[name].title if name in BASELINES else name
 
 
-def note(name: str, problem: Problem) -> str:
-    """A note on how a baseline is called; "" if there is none."""
-    return OFFERS[problem.operation.name][name].note
-
-
 def left_out(skipped: Mapping[str, str]) -> str:
     """A line for each baseline that was left out, unless it does not offer the operation."""
     told = {name: why for name, why in skipped.items() if not why.endswith(NOT_OFFERED)}
@@ -121,9 +117,6 @@ def versions() -> dict[str, str]:
 # ---- all of them --------------------------------------------------------------------------------
 
 LOSS_ALONE = ("statistics",)  # unwritten
-AGAIN = "what its autograd calls, of logarithms of probabilities that are kept"
-GIVEN = "with an output that is given"
-OVERWRITES = "its kernel overwrites the logits; its results were checked before timing alone"
 TWO_KERNELS = "two kernels"  # of ours in sequence, beside the one that computes both
 
 
@@ -166,35 +159,31 @@ BASELINES = {
     "flashinfer": Baseline("FlashInfer", (), flashinfer_absent),
     "cudnn": Baseline("cuDNN", (), lambda: "" if interop.cudnn() else "cuDNN"),
 }
-EVERY = Offer(interop.eager_call, features=None), Offer(interop.compiled_call, features=None)
+EVERY = {
+    "torch": Offer(interop.eager_call, features=None),
+    "compile": Offer(interop.compiled_call, features=None),
+}
 FORWARD = interop.cudnn_softmax_call("cudnnSoftmaxForward")
 OFFERS: Mapping[str, Mapping[str, Offer]] = {
     SOFTMAX.name: {
-        **dict(zip(("torch", "compile"), EVERY, strict=True)),
+        **EVERY,
         "triton": Offer(interop.triton_call, triton_refuses),
-        "liger": Offer(
-            interop.liger_call,
-            liger_refuses,
-            note=f"its kernel, {GIVEN}; Liger itself allocates one",
-        ),
+        "liger": Offer(interop.liger_call, liger_refuses),
         "quack": Offer(
             interop.quack_call("softmax", "_softmax_fwd", lambda x, y: (x, y)),
             quack_refuses,
             features={"WIDE"},
         ),
-        "flashinfer": Offer(
-            interop.flashinfer_call, flashinfer_refuses, note="by an ordinary launch"
-        ),
+        "flashinfer": Offer(interop.flashinfer_call, flashinfer_refuses),
         "cudnn": Offer(FORWARD, features={"LOG", "WIDE"}),
     },
     ANY_AXIS.name: {
-        **dict(zip(("torch", "compile"), EVERY, strict=True)),
+        **EVERY,
         "cudnn": Offer(FORWARD, features={"LOG"}),
     },
     BACKWARD.name: {
-        "torch": replace(EVERY[0], note=f"what its autograd calls, {GIVEN}"),
-        "compile": EVERY[1],
-        "liger": Offer(interop.liger_call, liger_refuses, note=f"its kernel, {GIVEN}"),
+        **EVERY,
+        "liger": Offer(interop.liger_call, liger_refuses),
         "quack": Offer(
             interop.quack_call("softmax", "_softmax_backward", lambda y, dy, dx: (dy, y, dx)),
             quack_refuses,
@@ -202,24 +191,20 @@ OFFERS: Mapping[str, Mapping[str, Offer]] = {
         "cudnn": Offer(interop.cudnn_softmax_call("cudnnSoftmaxBackward"), features={"LOG"}),
     },
     CROSS_ENTROPY.name: {
-        "torch": replace(EVERY[0], unwritten=LOSS_ALONE),
-        "compile": replace(EVERY[1], unwritten=LOSS_ALONE),
-        "liger": Offer(
-            interop.liger_loss_call, unwritten=LOSS_ALONE, note="its kernel, for the loss alone"
-        ),
+        **{name: replace(offer, unwritten=LOSS_ALONE) for name, offer in EVERY.items()},
+        "liger": Offer(interop.liger_loss_call, unwritten=LOSS_ALONE),
         "quack": Offer(
             interop.quack_call("cross_entropy", "cross_entropy_fwd_out", interop.loss_of_quack),
             unwritten=LOSS_ALONE,
         ),
     },
     CROSS_ENTROPY_BACKWARD.name: {
-        "torch": replace(EVERY[0], note=AGAIN),
-        "compile": EVERY[1],
+        **EVERY,
         "quack": Offer(interop.quack_gradient_call),
     },
     CROSS_ENTROPY_LOSS_AND_GRADIENT.name: {
-        **dict(zip(("torch", "compile"), EVERY, strict=True)),
-        "liger": Offer(interop.liger_loss_call, note=OVERWRITES, in_place=True),
+        **EVERY,
+        "liger": Offer(interop.liger_loss_call, in_place=True),
         "quack": Offer(
             interop.quack_call(
                 "cross_entropy", "cross_entropy_fwd_out", interop.loss_and_gradient_of_quack

@@ -71,7 +71,6 @@ class Comparison(AtProblem):
     copy_samples_us: Samples
     calls: dict[str, Count]  # calls per replay
     skipped: dict[str, str] = field(default_factory=dict)  # baseline -> why it was not timed
-    notes: dict[str, str] = field(default_factory=dict)
     copies_us: dict[str, Samples] = field(default_factory=dict)  # other copy -> samples
     # From further processes, each with ours and the copy: name -> samples.
     draws: list[dict[str, Samples]] = field(default_factory=list)

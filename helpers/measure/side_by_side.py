@@ -201,7 +201,6 @@ class ComparisonTask(CampaignTask):
         cases, less_precise = measure_beside(ours, names, copies, problem)
         timed = {name: cases[name] for name in filter(None, (step, *names))}
         of_ours = cases.get(step) or cases[problem.operation.bandwidth_baseline]
-        notes = {name: baselines.note(name, problem) for name in names}
         found = Comparison(
             problem,
             self.run,
@@ -212,7 +211,6 @@ class ComparisonTask(CampaignTask):
             of_ours.copy_samples_us,
             {name: case.calls for name, case in timed.items()},
             skipped,
-            {name: note for name, note in notes.items() if note},
             {name: cases[name].samples_us for name in copies},
             less_precise=less_precise,
         )
