@@ -14,6 +14,7 @@ import itertools
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..base import gpu
 from ..catalogue import store
@@ -65,14 +66,7 @@ from ..simt.words import at_least, rows_x_cols
 
 def step_maker(step: str) -> bench.Maker:
     """The maker of a step's candidate, as `bench.maker`; for `TORCH` that of eager PyTorch."""
-    if step != TORCH:
-        return bench.maker(step)
-
-    def make(problem: Problem) -> bench.Candidate:
-        side_by_side.free_memory()
-        return side_by_side.candidate("torch", problem)
-
-    return make
+    return partial(side_by_side.candidate, "torch") if step == TORCH else bench.maker(step)
 
 
 @dataclass(frozen=True)
@@ -87,6 +81,7 @@ class StepsTask(CampaignTask):
         return self.at.place(dtype=True)
 
     def measure(self) -> list[Case]:
+        side_by_side.free_memory()
         times = bench.measure_steps(self.at, self.names, step_maker)
         problems = {name: bench.problem_of(name, self.at) for name in self.names}
         return [Case.of(times[n], n, one, self.runs[n]) for n, one in problems.items()]

@@ -88,6 +88,17 @@ def blaming(name: str):
         raise Failure(one_line(error), name) from error
 
 
+@contextlib.contextmanager
+def fresh_pool():
+    """Free CuPy's memory between shapes: there is no room for 2 GiB buffers of two shapes."""
+    import cupy
+
+    try:
+        yield
+    finally:
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
 Maker = Callable[[Problem], Candidate]
 
 
@@ -222,6 +233,8 @@ def problem_of(step: str, at: Problem) -> Problem:
     return kernel.problem(at.rows, at.cols, at.dtype, inner=at.inner)
 
 
+@blaming("")
+@fresh_pool()
 def measure(makers: dict[str, Maker], problem: Problem, few: int = 0) -> dict[str, Timed]:
     """Time candidates and a copy kernel in turn at one problem. `few` limits the number of samples,
     after a short warm-up, for a first look that is not recorded. For other operations than softmax
@@ -231,11 +244,6 @@ def measure(makers: dict[str, Maker], problem: Problem, few: int = 0) -> dict[st
     run, or whose output is wrong before or after timing: a broken kernel has no time. It names no
     candidate if the buffers do not fit in memory.
     """
-    with blaming(""), fresh_pool():
-        return _measure(makers, problem, few)
-
-
-def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, Timed]:
     import cupy
 
     copy = COPY if problem.plain else problem.operation.bandwidth_baseline
@@ -432,17 +440,6 @@ def buffers_for(problem: Problem) -> list[tuple]:
 def outputs_of(problem: Problem) -> list[int]:
     """The indices of the outputs among the arrays of a problem."""
     return [number for number, one in enumerate(problem.arrays) if one.output]
-
-
-@contextlib.contextmanager
-def fresh_pool():
-    """Free CuPy's memory between shapes: there is no room for 2 GiB buffers of two shapes."""
-    import cupy
-
-    try:
-        yield
-    finally:
-        cupy.get_default_memory_pool().free_all_blocks()
 
 
 # ---- shapes that a GPU has room for -------------------------------------------------------------

@@ -81,6 +81,8 @@ class Series(NamedTuple):
     base_us: dict[str, list[float]]  # without softmax
 
 
+@blaming("")
+@fresh_pool()
 def measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]:
     """Time candidates and a copy between producer and consumer, in each state of a problem.
 
@@ -88,11 +90,6 @@ def measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]:
     launch under its name and `ORDINARY`. Raises `Failure` that names the candidate which cannot be
     made or run, or whose output is wrong before or after timing.
     """
-    with blaming(""), fresh_pool():
-        return _measure(makers, problem)
-
-
-def _measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]:
     import cupy
 
     links: dict[str, Candidate] = {}

@@ -1,14 +1,16 @@
 """The recorder of the steps: it can be interrupted, and says what it leaves out."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from helpers.catalogue import store
 from helpers.catalogue.registry import TORCH
 from helpers.commands import measure as command
 from helpers.measure import baselines, bench
-from helpers.measure.records import Timed, load_record
+from helpers.measure.records import Case, Timed, load_record
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import GRID_SHAPES, SWEEP_SHAPES
 from tests import made_up
@@ -87,3 +89,13 @@ def test_rate_above_the_copy_is_flagged() -> None:
         command.rate(made_up.case("01_naive", at, 4.0))
         == "01_naive 131 (1.38) above the copy: look!"
     )
+
+
+def test_the_first_new_case_of_a_step_replaces_all_that_are_out_of_date(fake_gpu) -> None:
+    old = [
+        replace(made_up.case(step, Problem(8, 64)), launch={}) for step in ("01_naive", "07_warp")
+    ]
+    store.write(Case, "nvidia-test", old)
+    assert command.main(["steps", "--only", "^01_naive at .* x 32768 float32"]) == 0
+    found = [(case.step, case.shape) for case in store.read(Case, "nvidia-test")]
+    assert found == [("01_naive", (8192, 32768)), ("07_warp", (8, 64))]
