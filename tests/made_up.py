@@ -44,8 +44,7 @@ RUN = Run(DEVICE, VERSIONS, UTC, bench.PROTOCOL)
 def timed(us: float = 11.0, copy_us: float = 5.5, launch: dict | None = None) -> Timed:
     """So many microseconds a call, beside a copy."""
     series = [us - 1, us + 1, us]
-    right = "right before and after timing"
-    return Timed(launch or {}, series, [copy_us] * 3, 50, right, {"registers": 31})
+    return Timed(launch or {}, series, [copy_us] * 3, 50, {"registers": 31})
 
 
 def case(step: str, at: Problem, us: float = 11.0, run: Run = RUN) -> Case:

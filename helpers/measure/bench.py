@@ -295,7 +295,6 @@ def measure(makers: dict[str, Maker], problem: Problem, few: int = 0) -> dict[st
             taken[name, "ordinary"],
             taken[copy, "again" if name == copy else "ordinary"],
             graphs[name, "ordinary"].calls,
-            "right before and after timing",
             candidate.attributes,
             taken.get((name, "programmatic"), []),
             taken[PROGRAMMATIC_COPY, "programmatic"] if candidate.run_programmatic else [],

@@ -82,7 +82,6 @@ class Timed:
     samples_us: Samples  # microseconds per call, for each replay
     copy_samples_us: Samples  # for other operations than softmax, of the bandwidth baseline
     calls: Count  # calls per replay
-    check: str  # verdict on the output, before and after timing
     # registers, local and shared bytes; for clusters also how many are resident
     attributes: dict[str, int] = field(default_factory=dict)
     # From protocol 2 on `samples_us` use an ordinary launch, and a kernel that supports

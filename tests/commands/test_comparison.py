@@ -54,7 +54,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         copy, step = [TIMES[bench.COPY]] * 7, dispatch.best(problem)
         launch = comparison.launch_of(step, problem) if step else {}
         return {
-            name: Timed(launch, [TIMES.get(name, 30.0)] * 7, copy, 50, "right")
+            name: Timed(launch, [TIMES.get(name, 30.0)] * 7, copy, 50)
             for name in (bench.COPY, *makers)
         }
 

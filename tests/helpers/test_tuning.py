@@ -48,7 +48,7 @@ class MadeUp:
             return [*(us * (1 + self.noise * self.random.normal(size=few or 21)))]
 
         copy = series(took[COPY])
-        return {name: Timed({}, series(us), copy, 50, "right") for name, us in took.items()}
+        return {name: Timed({}, series(us), copy, 50) for name, us in took.items()}
 
     def close(self) -> None: ...
 

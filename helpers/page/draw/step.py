@@ -114,7 +114,7 @@ def eager(dtype: str, family: str, gpu: str) -> list[Case]:
         for case in comparison_cases(dtype, gpu):
             if "torch" in case.samples_us:
                 times = case.samples_us["torch"], case.copy_samples_us, case.calls["torch"]
-                timed = Timed({}, *times, "")
+                timed = Timed({}, *times)
                 known[case.shape] = Case.of(timed, TORCH, case.problem, case.run)
     if has_record(TORCH, gpu):
         record = load_record(TORCH, gpu)
