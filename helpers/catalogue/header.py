@@ -68,7 +68,11 @@ KEYS = (
     "Measured",
 )
 OPTIONAL_KEYS = {"Computes", "Build", "Workspace", "Features", "Strides", "Inplace"}
-STRIDES = "x_stride, y_stride"
+FORMS = {  # key -> the pattern of its text, and what that means
+    "Align": (r"size|1|2|4|8|16", "size, 1, 2, 4, 8 or 16"),
+    "Arch": (r"sm_\d{2,3}", "an architecture such as sm_90"),
+    "Strides": (r"x_stride, y_stride", "`x_stride, y_stride`"),
+}
 
 
 @dataclass(frozen=True)
@@ -294,11 +298,9 @@ def _rules(
             )
     if "Features" in fields:
         rules["Features"] = _expression(where("Features"), fields["Features"].text, known)
-    align = fields["Align"].text
-    if not re.fullmatch("size|1|2|4|8|16", align):
-        raise HeaderError(f"{where('Align')}: `{align}` is not size, 1, 2, 4, 8 or 16")
-    if "Strides" in fields and fields["Strides"].text != STRIDES:
-        raise HeaderError(f"{where('Strides')}: `{fields['Strides'].text}` is not `{STRIDES}`")
+    for key, (form, meaning) in FORMS.items():
+        if key in fields and not re.fullmatch(form, fields[key].text):
+            raise HeaderError(f"{where(key)}: `{fields[key].text}` is not {meaning}")
     if "Strides" in fields and not operation.strided:
         raise HeaderError(f"{where('Strides')}: {operation.name} has none")
     if "Inplace" in fields:
@@ -309,10 +311,6 @@ def _rules(
                 f"{where('Inplace')}: `{fields['Inplace'].text}` is not an output = an input of "
                 f"{operation.name}"
             )
-    if not re.fullmatch(r"sm_\d{2,3}", fields["Arch"].text):
-        raise HeaderError(
-            f"{where('Arch')}: `{fields['Arch'].text}` is not an architecture such as sm_90"
-        )
     first, *others = fields["Dtype"].text.split(", ")
     try:
         np.dtype(first)
