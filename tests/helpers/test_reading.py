@@ -14,11 +14,11 @@ def stream(text: str):
     return new_output("stream", name="stdout", text=text)
 
 
-@pytest.mark.parametrize(("words", "minutes"), [(1, 5), (650, 5), (651, 10), (1300, 10)])
+@pytest.mark.parametrize(("words", "minutes"), [(1, 5), (500, 5), (501, 10), (1000, 10)])
 def test_a_notebook_states_its_minutes_rounded_up_to_five(words: int, minutes: int) -> None:
     found = Reading(words=words)
     assert found.to_state == minutes and found.fits(minutes)
-    assert found.fits(minutes + 5) == (words in (650, 1300))
+    assert found.fits(minutes + 5) == (words in (500, 1000))
     assert not found.fits(minutes - 5) and not found.fits(minutes + 10) and not found.fits(None)
 
 
