@@ -316,6 +316,14 @@ class Campaign:
         return 1 if failed else 0
 
 
+def pattern(text: str) -> re.Pattern:
+    """The type of an option that is a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
 def add_shared_options(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add the options that all campaigns share, and those of minutes, warm and jobs that are
     named."""
@@ -329,7 +337,7 @@ def add_shared_options(parser: argparse.ArgumentParser, *names: str) -> None:
             parser.add_argument(f"--{name}", type=type, default=default, metavar="N", help=help)
     parser.add_argument("--fresh", action="store_true", help="measure again what is recorded")
     help = "only tasks in whose name one of these regular expressions finds something"
-    parser.add_argument("--only", nargs="+", type=re.compile, metavar="PATTERN", help=help)
+    parser.add_argument("--only", nargs="+", type=pattern, metavar="PATTERN", help=help)
 
 
 # ---- compiling ahead ----------------------------------------------------------------------------

@@ -161,12 +161,15 @@ def test_what_was_neither_measured_nor_left_out_is_missing(begun, monkeypatch) -
     assert made.why(case.key, ["torch", "liger"]) == "versions changed"
 
 
-def test_tasks_are_found_by_any_of_the_patterns(begun) -> None:
+def test_tasks_are_found_by_any_of_the_patterns(begun, capsys) -> None:
     assert begun().asked("64 x 1024 float32")
     some = begun("--only", "^64 x", "bfloat16")
     assert some.asked("64 x 1024 float32") and some.asked("8 x 1024 bfloat16")
     assert not some.asked("164 x 1024 float32")
     assert some.carry_out([], 0) == ["--only finds no task"]
+    with pytest.raises(SystemExit):
+        begun("--only", "(")
+    assert "'(' is no regular expression: missing )" in capsys.readouterr().err
 
 
 def test_what_is_compiled_ahead_is_deleted_if_it_was_tuned_and_failures_are_said(
