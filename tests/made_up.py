@@ -15,9 +15,8 @@ from helpers.catalogue.registry import WITHOUT_FILE
 from helpers.catalogue.store import Observation, Run
 from helpers.measure import bench, campaign
 from helpers.measure.comparison import Comparison
-from helpers.measure.pipeline_timer import COPY
-from helpers.measure.pipeline_timer import PROTOCOL as PIPELINES
-from helpers.measure.pipelines import Pipeline, variants
+from helpers.measure.pipelines import COPY, Pipeline, variants
+from helpers.measure.pipelines import PROTOCOL as PIPELINES
 from helpers.measure.records import Case, Record, Timed, launch_of, step_hash
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (

@@ -22,7 +22,7 @@ from ..catalogue.dispatch import out_of_date
 from ..catalogue.registry import TORCH, known_steps
 from ..catalogue.store import Run
 from ..catalogue.tuned import Tuned
-from ..measure import baselines, bench, call_times, pipeline_timer, side_by_side
+from ..measure import baselines, bench, call_times, side_by_side
 from ..measure import pipelines as pipelined
 from ..measure.call_times import CallTask, CallTimes, best_baselines
 from ..measure.campaign import (
@@ -333,7 +333,7 @@ def pipelines(options: argparse.Namespace) -> int:
     Apart from the baselines it needs only CuPy, cuda-bindings, NumPy and ml_dtypes.
     """
     use_cache()
-    campaign = Campaign(Pipeline, pipeline_timer.PROTOCOL, options, baselines.versions())
+    campaign = Campaign(Pipeline, pipelined.PROTOCOL, options, baselines.versions())
     campaign.order, run = pipelined.order(), campaign.run
     shapes = itertools.product(COMPARED, options.shapes or PIPELINE_SHAPES)
     problems = bench.that_fit([Problem(*shape, dtype) for dtype, shape in shapes])

@@ -12,8 +12,7 @@ The modules, lowest first:
     interop          calls of other libraries on CuPy arrays
     baselines        these libraries as baselines: what they support
     comparison       our kernels compared with the baselines: the records and what they say
-    pipelines        softmax between a producer and a consumer: the same
-    pipeline_timer   how softmax is timed between a producer and a consumer
+    pipelines        softmax between a producer and a consumer: the same, and its timer
     side_by_side     time our kernels and the baselines in turn
     call_times       timings of the exported PyTorch file
     profiling        collect profiler data

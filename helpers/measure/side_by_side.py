@@ -26,7 +26,7 @@ from ..run.bound import load
 from ..run.check import WrongResult
 from ..run.references import allowed, expected, reference, tolerance, ulp
 from ..simt.words import are
-from . import baselines, bench, campaign, interop, pipeline_timer, pipelines
+from . import baselines, bench, campaign, interop, pipelines
 from .baselines import BASELINES, OFFERS, TWO_KERNELS
 from .bench import Candidate, fresh_pool
 from .campaign import CampaignTask, Failure
@@ -317,7 +317,7 @@ class PipelineTask(ComparisonTask):
         makers = {name: bench.maker(name, numbers(problem)) for name in ours}
         makers |= {name: partial(candidate, name) for name in self.baselines if name not in skipped}
         cases = []
-        for state, series in pipeline_timer.measure(makers, problem).items():
+        for state, series in pipelines.measure(makers, problem).items():
             timed = [name for name in series.pipeline_us if trial_of(name) in ours]
             launches = {name: launch_of(trial_of(name), problem, gpu) for name in timed}
             cases.append(

@@ -9,11 +9,10 @@ from helpers.base import gpu
 from helpers.catalogue import dispatch, store
 from helpers.catalogue.registry import without_hints
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, pipeline_timer, pipelines, side_by_side
+from helpers.measure import baselines, bench, pipelines, side_by_side
 from helpers.measure.campaign import Failure
 from helpers.measure.comparison import Comparison
-from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
-from helpers.measure.pipelines import Pipeline, load_pipelines, variants
+from helpers.measure.pipelines import COPY, ORDINARY, Pipeline, Series, load_pipelines, variants
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import linked
 from tests.made_up import FOLDER, comparison_case, no_kernel, on_a_gpu
@@ -48,7 +47,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         *(tmp_path, monkeypatch),
         (side_by_side, "gpu_in_use", lambda: gpu.H200),
         (bench, "maker", lambda *_: no_kernel),
-        (pipeline_timer, "measure", measure),
+        (pipelines, "measure", measure),
         (command, "use_cache", lambda: None),
         (side_by_side, "candidate", no_kernel),
         (baselines, "versions", lambda: {"torch": "2.11.0"}),
@@ -95,14 +94,14 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(
 def test_a_failing_baseline_is_left_out_and_a_failing_kernel_is_reported(
     machine, monkeypatch, capsys
 ) -> None:
-    measure, wrong = pipeline_timer.measure, "torch"
+    measure, wrong = pipelines.measure, "torch"
 
     def failing(makers, problem):
         if wrong in makers and problem.rows == 1:
             raise Failure("wrong result: at (1, 2)", wrong)
         return measure(makers, problem)
 
-    monkeypatch.setattr(pipeline_timer, "measure", failing)
+    monkeypatch.setattr(pipelines, "measure", failing)
     assert run() == 0
     assert recorded()[0].skipped == {"quack": "not here", "torch": "wrong result: at (1, 2)"}
     wrong = variants("08_cluster", Problem(1, 32000))[1]

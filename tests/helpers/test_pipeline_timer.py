@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers.measure import bench, pipeline_timer, samples
+from helpers.measure import bench, pipelines, samples
 from helpers.measure.bench import Candidate
 from helpers.measure.campaign import Failure
 from helpers.measure.gpu_arrays import verify
-from helpers.measure.pipeline_timer import COPY, ORDINARY
+from helpers.measure.pipelines import COPY, ORDINARY
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from helpers.run.check import check_softmax
@@ -93,24 +93,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         get_current_stream=lambda: made,
     )
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setitem(pipeline_timer.PROTOCOL, "warmup_s", 0)
-    around = pipeline_timer.Ends(
+    monkeypatch.setitem(pipelines.PROTOCOL, "warmup_s", 0)
+    around = pipelines.Ends(
         lambda source, x: made.enqueue("write", WRITE, lambda: made.copy(source, x)),
         lambda: made.enqueue("sweep", SWEEP, lambda: None),
         lambda y: made.enqueue("read", READ, lambda: None),
     )
-    monkeypatch.setattr(pipeline_timer, "ends", lambda problem: around)
+    monkeypatch.setattr(pipelines, "ends", lambda problem: around)
     return made
 
 
-def added(series: pipeline_timer.Series, name: str) -> samples.Estimate:
+def added(series: pipelines.Series, name: str) -> samples.Estimate:
     return samples.difference(series.pipeline_us[name], series.base_us[name])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_softmax_takes_what_it_adds_to_the_pipeline_in_both_states(dtype: str, machine) -> None:
     makers = {"fast": machine.maker("fast", 5.0), "slow": machine.maker("slow", 7.0)}
-    found = pipeline_timer.measure(makers, Problem(3, 40, dtype))
+    found = pipelines.measure(makers, Problem(3, 40, dtype))
     assert list(found) == ["fresh", "evicted"]
     for state, series in found.items():
         for name, us in ((COPY, WRITE), ("fast", 5.0), ("slow", 7.0)):
@@ -139,23 +139,23 @@ def backward(machine, us: float, wrong: float = 1.0):
 def test_what_is_around_softmax_gets_what_the_writer_wrote(machine, monkeypatch) -> None:
     """Its gradient is written anew; y, which it keeps, is not; what it gives is read."""
     read = []
-    ends = pipeline_timer.ends(None)._replace(read=lambda array: read.append(array.shape))
-    monkeypatch.setattr(pipeline_timer, "ends", lambda problem: ends)
+    ends = pipelines.ends(None)._replace(read=lambda array: read.append(array.shape))
+    monkeypatch.setattr(pipelines, "ends", lambda problem: ends)
     problem = Problem(3, 40, operation="softmax_backward")
-    found = pipeline_timer.measure({"ours": backward(machine, 5.0)}, problem)
+    found = pipelines.measure({"ours": backward(machine, 5.0)}, problem)
     assert list(found) == ["fresh", "evicted"] and {*read} == {(3, 40)}
     assert added(found["fresh"], "ours").value == pytest.approx(5.0, abs=1e-3)
     assert added(found["fresh"], COPY).value == pytest.approx(WRITE, abs=1e-3), "a copy of dy"
     with pytest.raises(Failure, match="^ours: wrong result: "):
-        pipeline_timer.measure({"ours": backward(machine, 5.0, wrong=1.01)}, problem)
-    ends = pipeline_timer.ends(problem)._replace(write=lambda source, x: None)
-    monkeypatch.setattr(pipeline_timer, "ends", lambda *shape: ends)
+        pipelines.measure({"ours": backward(machine, 5.0, wrong=1.01)}, problem)
+    ends = pipelines.ends(problem)._replace(write=lambda source, x: None)
+    monkeypatch.setattr(pipelines, "ends", lambda *shape: ends)
     with pytest.raises(Failure, match="^ours: wrong result: "):  # dy was poisoned
-        pipeline_timer.measure({"ours": backward(machine, 5.0)}, problem)
+        pipelines.measure({"ours": backward(machine, 5.0)}, problem)
 
 
 def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) -> None:
-    pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
+    pipelines.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
     text = " ".join(machine.order)
     for graph in ("write ours read", "write read", "write sweep ours read", "write sweep read"):
         assert graph in text
@@ -176,7 +176,7 @@ def test_each_pipeline_is_replayed_right_behind_the_one_without_softmax(
 
     monkeypatch.setattr(bench.Graph, "replay", noted)
     makers = {name: machine.maker(name, 5.0) for name in ("a", "b", "c")}
-    pipeline_timer.measure(makers, Problem(*LARGE))
+    pipelines.measure(makers, Problem(*LARGE))
     without, with_softmax = replayed[1::2], replayed[2::2]  # after the one that warms up
     names = {COPY, "a", "b", "c"}
     assert {*without} == {""} and {*with_softmax} == names
@@ -184,15 +184,15 @@ def test_each_pipeline_is_replayed_right_behind_the_one_without_softmax(
 
 
 def test_buffers_are_gone_round_so_that_x_is_fresh_from_its_writer_alone(machine) -> None:
-    series = pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(1, 10))["fresh"]
+    series = pipelines.measure({"ours": machine.maker("ours", 5.0)}, Problem(1, 10))["fresh"]
     assert series.calls == 3 * 4000 // 80, "one for each buffer"
-    large = pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))
+    large = pipelines.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))
     assert list(large) == ["fresh"] and large["fresh"].calls == 50
 
 
 def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) -> None:
     makers = {"ours": machine.maker("ours", 5.0, early=6.0)}
-    series = pipeline_timer.measure(makers, Problem(3, 40))["fresh"]
+    series = pipelines.measure(makers, Problem(3, 40))["fresh"]
     assert added(series, "ours").value == pytest.approx(6.0, abs=1e-3)
     assert added(series, "ours" + ORDINARY).value == pytest.approx(5.0, abs=1e-3)
     assert len(series.pipeline_us) == 3
@@ -209,7 +209,7 @@ def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) ->
 def test_wrong_output_has_no_time(compute, text: str, machine) -> None:
     makers = {"right": machine.maker("right", 5.0), "wrong": machine.maker("wrong", 5.0, compute)}
     with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
-        pipeline_timer.measure(makers, Problem(3, 40))
+        pipelines.measure(makers, Problem(3, 40))
 
 
 def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
@@ -220,7 +220,7 @@ def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
         return reference(x) * (1 if next(calls) < 100 else 1.1)
 
     with pytest.raises(Failure, match=r"^tires: wrong result: .*are wrong"):
-        pipeline_timer.measure({"tires": machine.maker("tires", 5.0, tires)}, Problem(*LARGE))
+        pipelines.measure({"tires": machine.maker("tires", 5.0, tires)}, Problem(*LARGE))
 
 
 # ---- the reader -------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 4), (3, 20), (5, 1000), (7, 4096)])
 def test_reader_reads_all_and_writes_little(shape: tuple[int, int]) -> None:
-    kernel = load(pipeline_timer.READER)
+    kernel = load(pipelines.READER)
     bound = kernel.bind(*shape)
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     y = np.full(bound.plan.grid * bound.plan.block // 32, np.nan, np.float32)
