@@ -13,6 +13,7 @@ from pathlib import PurePath
 
 import numpy as np
 
+from ..page.draw.charts import times
 from ..run.references import make_input, special_rows
 from ..simt import Counters, Finding, Findings, Trace
 from ..simt.hardware import SECTOR
@@ -24,7 +25,6 @@ OfAttempt = Callable[[Attempt, Shapes], str]
 OfRun = Callable[[Execution], str]
 
 WAITING = 100_000  # instructions after which a thread that polls for a message is stopped
-TIMES = ("never", "once", "twice", "three times", "four times")
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,6 @@ def moves(reads: int, beside: float = 0.05) -> Condition:
         return ""
 
     return condition
-
-
-def times(count: float) -> str:
-    rounded = round(count, 1)
-    return TIMES[int(rounded)] if rounded in range(len(TIMES)) else f"{rounded:g} times"
 
 
 def loads_seen_packs(window: int | None) -> Condition:

@@ -302,6 +302,12 @@ def short(value: float) -> str:
     return text.rstrip("0").rstrip(".") if digits else text
 
 
+def times(number: float) -> str:
+    """ "once", "twice", "2.5 times"."""
+    text = short(number)
+    return {"1": "once", "2": "twice", "3": "three times"}.get(text, f"{text} times")
+
+
 def scales(axes: Axes, xs: Sequence[float], logx: bool = True, logy: bool = False) -> None:
     """Logarithmic axes with plain numbers, x with at most eight powers of two, or linear ones; y
     starts at zero then."""

@@ -12,7 +12,7 @@ from ...measure.baselines import title as title_of
 from ...measure.comparison import SLOWER, Comparison, Unseen
 from ...problem.shapes import FEW_SHAPES
 from ...simt.words import counted
-from ..comparison_text import score
+from ..comparison_text import score, speedup_of
 from . import charts, style
 
 if TYPE_CHECKING:
@@ -68,13 +68,9 @@ def says(cases: Sequence[Comparison]) -> str:
     compared = [case for case in cases if case.step and case.best_baseline]
     if not compared:
         return f"{score(cases)}."
-    least = min(compared, key=_speedup)
+    least = min(compared, key=speedup_of)
     best, place = title_of(least.best_baseline), least.problem.place()
     return f"{score(cases)}; the smallest speedup is {least.speedup:.2f}, over {best} at {place}."
-
-
-def _speedup(case: Comparison) -> float:
-    return case.speedup
 
 
 # ---- speedups over all shapes ------------------------------------------------------------------
@@ -151,7 +147,7 @@ def of_unseen(cases: Sequence[Unseen]) -> tuple[Figure, str]:
     above.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     below.set(ylabel=SHARE, xlabel=f"size of x, MB ({COLORS})")
     below.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
-    for axes, value in ((above, _speedup), (below, lambda case: case.share(case.step))):
+    for axes, value in ((above, speedup_of), (below, lambda case: case.share(case.step))):
         axes.minorticks_off()
         axes.axhline(1, **charts.DASHED)
         for case in sorted(shown, key=lambda case: case.verdict == "LOSS"):  # above the others

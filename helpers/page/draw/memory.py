@@ -17,7 +17,7 @@ from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
 from .accesses import Line, Shown, Traces, Which, chosen, labelled
-from .charts import short
+from .charts import short, times
 from .style import (
     BLUE,
     DARK,
@@ -416,7 +416,7 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
         if {"x", "y"} <= {*trace.arrays}:
             matrix = trace.arrays["x"]
             read, written = c.passes(matrix.elements, matrix.dtype.itemsize)
-            said += f" reads x {_times(read)} and writes y {_times(written)}"
+            said += f" reads x {times(read)} and writes y {times(written)}"
             if others := [name for name in trace.arrays if name not in ("x", "y")]:
                 said += f" ({' and '.join(others)} included)"
         said += f": {counted(_sectors_of(c), 'sector')}"
@@ -427,11 +427,6 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
             said += f", and {counted(local, 'sector')} of local memory"
         parts.append(said)
     return "; ".join(parts) + "."
-
-
-def _times(number: float) -> str:
-    text = short(number)
-    return {"1": "once", "2": "twice", "3": "three times"}.get(text, f"{text} times")
 
 
 # ---- drawing ------------------------------------------------------------------------------------

@@ -325,7 +325,6 @@ def _draw(found: Reduction, block: str) -> None:
         words(axes, RIGHT + 14, y, meeting)
     dots = _lines(axes, found.levels, at, rows, pitch)
     if not found.levels:
-        dots = {(0, thread) for thread in range(found.threads)}
         words(axes, LEFT, rows[0] + 28, "no value goes from one thread to another", color=DARK)
     _nodes(axes, dots, values, at, rows)
     _labels(axes, found.levels, rows, [y for y, _ in lines])

@@ -466,11 +466,8 @@ def ledger(last: str | None = None) -> None:
     gpu = load_record(steps[-1]).device["name"]
     axes.set_xlabel(f"fraction of copy bandwidth, or of the operation's baseline, {gpu}")
     axes.set_title("ours, measured", fontsize=9.5, fontweight="normal", loc="right")
-
-    def off(at: int) -> float:
-        return abs(math.log(ours[at] / measured[at]))
-
-    worst = max(range(len(steps)), key=off)
+    off = [abs(math.log(one / found)) for one, found in zip(ours, measured, strict=True)]
+    worst = off.index(max(off))
     says = (
         f"{title} of what was measured; the largest error, as a ratio, is that of {steps[worst]}, "
         f"{ours[worst]:.2f} predicted and {measured[worst]:.2f} measured."
