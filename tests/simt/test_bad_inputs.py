@@ -34,7 +34,6 @@ FULL = f"{RUN} {ARGS}"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("m.cu").write_text(CODE)
-    Path("wrong.cu").write_text(f"{CODE}__global__ void wrong() {{ oops(); }}\n")
     Path("changed.cu").write_text("__global__ void changed(int& n) { n = 1; }\n")
     Path("twins.cu").write_text(
         "".join(f"__global__ void a({one} x) {{}}\n" for one in "int float".split())
@@ -61,45 +60,30 @@ WRONG_LINES = {
     # ---- the kernel ----
     "m.cu --kernel '' --grid 1 --block 1": "the name of the kernel is empty; m.cu has: twice, sc",
     "m.cu --kernel nope --grid 1 --block 1": "no kernel named 'nope' in this source; kernels there",
-    "m.cu --kernel main --grid 1 --block 1": "no kernel named 'main' in this source; kernels there",
     "m.cu --kernel 'twice<nope>' --grid 1 --block 1": (
         "'twice<nope>' names no kernel of this source and no instance of a template: identifier"
     ),
-    "m.cu --kernel 'twice<float' --grid 1 --block 1": "'twice<float' names no kernel of this",
-    "m.cu --kernel 'scale<float>' --grid 1 --block 1": "'scale<float>' names no kernel of this",
-    "m.cu --kernel 'scale;' --grid 1 --block 1": "'scale;' names no kernel of this source",
     "m.cu --grid 1 --block 1": "m.cu has 3 kernels, pass --kernel: twice, scale, pair",
     "m.cu --kernel twice --grid 1 --block 1": "twice is a template: name its arguments too, as in",
     "host.cu": "host.cu has no kernel: nothing in it is __global__",
-    "host.cu --grid 1 --block 1": "host.cu has no kernel: nothing in it is __global__",
     "binary.cu": "binary.cu has no kernel: nothing in it is __global__",
-    "binary.cu --grid 1 --block 1": "binary.cu has no kernel: nothing in it is __global__",
     "none.cu": "cannot read none.cu: No such file",
-    "none.cu --grid 1 --block 1": "cannot read none.cu: No such file",
     "results": "cannot read results: Is a directory",
     "": "a CUDA source file is needed, as in: simt mine.cu",
-    "wrong.cu --kernel Scale --grid 1 --block 1": "no kernel named 'Scale' in this source; kernels "
-    "there: twice, scale, pair, wrong",
     "twins.cu --kernel a --grid 1 --block 1 --args 1": "2 kernels are named 'a' in this source",
     "shared.cu --grid 1 --block 1 --args int[4]": "k requests 399996 bytes of static, 0 of dynamic",
     "m.cu more.cu --kernel scale": "unrecognized arguments: more.cu",
     "m.cu:6 --kernel scale --grid 1 --block 1": "cannot read m.cu:6: No such file",
     # ---- the launch ----
     "m.cu --kernel scale": "--grid and --block are needed to run a kernel",
-    "m.cu --kernel scale --grid 1": "--grid and --block are needed to run a kernel",
     f"--grid 0 {ARGS}": "argument --grid: 0 is below 1",
     f"--grid 1.5 {ARGS}": "argument --grid: '1.5' is not an integer",
-    f"--grid 1,2 {ARGS}": "argument --grid: '1,2' is not an integer",
-    f"--block 32x2 {ARGS}": "argument --block: '32x2' is not an integer",
     f"--shared 48k {ARGS}": "argument --shared: '48k' is not an integer",
     f"--shared -1 {ARGS}": "argument --shared: -1 is below 0",
     f"--shared 300000 {ARGS}": "scale requests 0 bytes of static, 300000 of dynamic shared memory",
-    f"--limit 1e6 {ARGS}": "argument --limit: '1e6' is not an integer",
     f"--limit 0 {ARGS}": "argument --limit: 0 is below 1",
     f"--grid 1000 --block 1024 --cooperative {ARGS}": "a cooperative launch of 1000 blocks",
-    f"--grid 2147483648 {ARGS}": "grid (2147483648,) is outside CUDA's limits of 1 to",
     f"--block 1024 2 {ARGS}": "block (1024, 2, 1) has 2048 threads; CUDA allows 1024",
-    f"--grid 1 1 1 1 {ARGS}": "grid (1, 1, 1, 1) must have one to three sizes",
     f"--grid {ARGS}": "argument --grid: expected at least one argument",
     # ---- options ----
     f"--format pdf {ARGS}": "argument --format: invalid choice: 'pdf'",
@@ -114,7 +98,6 @@ WRONG_LINES = {
     f"--option=-D --option=-DX {ARGS}": "-D needs a value after it, as in -DTILE=32",
     # ---- the report ----
     f"-o m.cu {ARGS}": "-o m.cu is the file to be checked: name another",
-    f"-o ./m.cu {ARGS}": "-o m.cu is the file to be checked: name another",
     f"-o results/../m.cu {ARGS}": "-o results/../m.cu is the file to be checked: name another",
     f"-o results {ARGS}": "-o results is a folder: name a file in it",
     f"-o nowhere/r.xml {ARGS}": "-o nowhere/r.xml: there is no folder nowhere; create it",
@@ -125,17 +108,13 @@ WRONG_LINES = {
     # ---- arguments ----
     "changed.cu --grid 1 --block 1 --args 4": "n: the kernel takes int*, not 4: pass an array",
     "--args 'float32[9];' float32[9] 9 0.5": "x: the kernel takes float*, not the list of arrays",
-    "--args float32[100] float32[100] 99u 0.5": "n: '99u' is not a number, an array such as",
     "--args float32[100] float32[100] 99 float32[1]": "a: the kernel takes float, not the array",
     f"{ARGS} weights=null": "weights is an array of float: pass an array",
     f"{ARGS} weights=float32[6]": "weights has 20 bytes, too few for the 24 that are given",
     "--args": "scale takes 4 arguments (x, y, n, a), not 0",
     "--args float32[100 float32[100] 99 0.5": "x: 'float32[100' is not a number, an array such as",
-    "--args float32[10x10] x.npy 99 0.5": "x: 'float32[10x10]' is not a number, an array such as",
-    "--args f32[100] float32[100] 99 0.5": "x: 'f32' is not a dtype such as float32",
     "--args float32[100] float32[100] 010 0.5": "n: 010 may be read as octal: write 10",
     "--args float32[100] float32[100] null 0.5": "n: the kernel takes int, not null",
-    "--args float32[100] float32[100] 99 0.5f": "a: '0.5f' is not a number, an array such as",
     "--args float32[100] float32[100] 99 1e400": "a: 1e400 is too large for a number",
     "--args float32[100] float32[100] 99 1e39": "a is 1e+39, the kernel takes float (at most",
     "--args fortran.npy float32[100] 99 0.5": "x is not C-contiguous; a kernel ignores strides",
@@ -198,22 +177,15 @@ WRONG_CALLS = {
         {"kernel": KernelText(SOURCE, "k", ("-O3",))},
         "NVRTC rejects a compiler",
     ),
-    "an empty option": ({"kernel": KernelText(SOURCE, "k", ("",))}, "a compiler option is empty:"),
-    "half an option": ({"kernel": KernelText(SOURCE, "k", ("-I",))}, "-I needs a value after it"),
-    "headers as text": (
-        {"kernel": KernelText(SOURCE, "k", headers="x")},
-        "headers must be pairs (na",
+    "one header": (
+        {"kernel": KernelText(SOURCE, "k", headers=("a.h", ""))},
+        "headers must be pairs",
     ),
     "headers as a dict": (
         {"kernel": KernelText(SOURCE, "k", headers={"a.h": ""})},
         "headers must be pairs (name, text), not {'a.h': ''}",
     ),
-    "one header": (
-        {"kernel": KernelText(SOURCE, "k", headers=("a.h", ""))},
-        "headers must be pairs",
-    ),
     "no args": ({"args": None}, "args must be a tuple with all arguments, such as (x, y, n), not"),
-    "args as a dict": ({"args": {"x": X}}, "args must be a tuple with all arguments, such as"),
     "an array as args": ({"args": X}, "args must be a tuple with all arguments, such as (x, y, n)"),
     "a masked array": (
         {"args": (np.ma.masked_array(X, X > 0), Y, 3)},
@@ -231,20 +203,13 @@ WRONG_CALLS = {
         "NVRTC rejects a compiler option: invalid",
     ),
     "arch as a number": ({"arch": 90}, "arch must be an architecture such as 'compute_90', not 90"),
-    "no orders": ({"orders": 0}, "orders must be 1 or 2, not 0"),
-    "orders as text": ({"orders": "2"}, "orders must be 1 or 2, not '2'"),
-    "orders as a bool": ({"orders": True}, "orders must be 1 or 2, not True"),
-    "orders as an array": ({"orders": X}, "orders must be 1 or 2, not array("),
     "strong volatile": (
         {"volatile": "strong"},
         "volatile must be 'relaxed' or 'plain', not 'strong",
     ),
-    "no volatile": ({"volatile": None}, "volatile must be 'relaxed' or 'plain', not None"),
     "a line to watch": ({"watch": 5}, "watch must be True or lines such as (30, 31), not 5"),
     "progress as a number": ({"progress": 5}, "progress must be a function of two integers, not 5"),
     "symbols as a list": ({"symbols": [1]}, "symbols must be a dict of values by the names of"),
-    "symbols as a set": ({"symbols": {"c"}}, "symbols must be a dict of values by the names of"),
-    "symbols by number": ({"symbols": {1: 2}}, "symbols must be a dict of values by the names of"),
     # ---- sizes ----
     "a long block": ({"block": 1025}, "block 1025 is outside CUDA's limits of 1 to (1024, 1024, "),
     "a large block": ({"block": (64, 32)}, "block (64, 32, 1) has 2048 threads; CUDA allows 1024"),
@@ -252,20 +217,13 @@ WRONG_CALLS = {
         {"kernel": KernelText(SOURCE.replace("void", "void __launch_bounds__(31)"), "k")},
         "block (32, 1, 1) has 32 threads; the kernel's __launch_bounds__ allow 31",
     ),
-    "a deep block": ({"block": (1, 1, 65)}, "block (1, 1, 65) is outside CUDA's limits of 1 to"),
     "an empty block": ({"block": 0}, "block 0 is outside CUDA's limits of 1 to"),
     "no sizes": ({"block": ()}, "block () must have one to three sizes"),
     "a block with a float": (
         {"block": (32, 1.0)},
         "block must be one to three integers, not (32, ",
     ),
-    "None as block": ({"block": None}, "block must be one to three integers, not None"),
-    "an empty grid": ({"grid": 0}, "grid 0 is outside CUDA's limits of 1 to"),
     "a high grid": ({"grid": (1, 65536)}, "grid (1, 65536) is outside CUDA's limits of 1 to"),
-    "a negative grid": ({"grid": (1, -1)}, "grid (1, -1) is outside CUDA's limits of 1 to"),
-    "four sizes": ({"grid": (1, 1, 1, 1)}, "grid (1, 1, 1, 1) must have one to three sizes"),
-    "a grid as text": ({"grid": "16"}, "grid must be one to three integers, not '16'"),
-    "a grid as bytes": ({"grid": b"16"}, "grid must be one to three integers, not b'16'"),
     "a grid as a float": ({"grid": 1.5}, "grid must be one to three integers, not 1.5"),
     "negative shared memory": ({"shared_mem": -1}, "shared_mem must be at least 0, not -1"),
     "half a byte": ({"shared_mem": 1.5}, "shared_mem must be an integer, not 1.5"),
@@ -273,10 +231,6 @@ WRONG_CALLS = {
     "a limit as a float": ({"instruction_limit": 1e6}, "instruction_limit must be an integer, not"),
     # ---- names ----
     "names as text": ({"names": "xyn"}, "names must be a sequence of strings, one per argument,"),
-    "None as names": (
-        {"names": None},
-        "names must be a sequence of strings, one per argument, not",
-    ),
     "a name as a number": ({"names": ("x", 1)}, "names must be a sequence of strings, one per arg"),
     "four names": ({"names": (*"xyna",)}, "3 arguments cannot have 4 names"),
     "a name twice": ({"names": ("x", "x")}, "two arguments are named 'x'"),

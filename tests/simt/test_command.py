@@ -101,9 +101,7 @@ def test_arguments_of_all_kinds(capsys) -> None:
 WRONG = {
     "an int too large": (0, "2", "f is 2, the kernel takes bool (0 to 1)"),
     "-1 for unsigned": (1, "-1", "u is -1, the kernel takes unsigned (0 to 4294967295)"),
-    "a huge int": (1, "9" * 400, "u is 99999999"),
     "a fraction": (1, "1024.5", "u is 1024.5, the kernel takes unsigned"),
-    "infinity": (1, "inf", "u is inf, the kernel takes unsigned"),
     "an array": (1, "float32[4]", "u: the kernel takes unsigned, not the array float32[4]"),
     "an int for a struct": (3, "7", "p is a struct of 8 bytes, not 7"),
     "a number for a pointer": (5, "7", "z: the kernel takes int*, not 7: pass an array"),
@@ -120,8 +118,6 @@ WRONG = {
     "no size": (5, "int32[,]", "z: int32[,] has no size"),
     "no dtype": (5, "float31[4]", "z: 'float31' is not a dtype such as float32"),
     "objects": (5, "object[4]", "z: 'object' is not a dtype of numbers"),
-    "text": (5, "str[4]", "z: 'str' is not a dtype of numbers"),
-    "no number": (2, "many", "l: 'many' is not a number, an array such as"),
     "nothing": (2, "", "l: '' is not a number"),
 }
 RIGHT = ["1", "1", "1", "pair.npy", "float32[4];float32[4]", "int32[4]"]
