@@ -272,7 +272,7 @@ def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
     claim = re.match(r"(?:(\d+) to )?(\d+) reads? \+ (\d+) writes?", contract.fields["Reads"])
     operation, axes = contract.operation, "inner" in contract.operation.sizes
     least, most, writes = (float(claim[number] or claim[2]) for number in (1, 2, 3))
-    for dtype in contract.dtypes:
+    for dtype in dict.fromkeys((contract.dtypes[0], contract.dtypes[-1])):
         every = PASSES_AXES if axes else PASSES_SHAPES
         problems = [Problem(*s[:2], dtype, s[2], operation, contract.features) for s in every]
         taken = [problem for problem in problems if contract.accepts(problem)]
