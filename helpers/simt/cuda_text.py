@@ -318,6 +318,7 @@ _TOKEN = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=256)
 def token_hash(code: str) -> str:
     """Hash of a source's tokens: comments, white space and line breaks do not count, except where a
     preprocessor directive ends, and for spaces in it, which may tell a macro's name from its
