@@ -5,25 +5,27 @@
 // Row:      CLUSTER blocks, 1 to 16, or some lanes of a warp
 // Build:    LOG        = 0
 //           packs      = row / 16
+//           spread     = min(ceil_div(4 * sms, rows), ceil_div(packs, 512))
+//           CLUSTER    = 1 when capability < 90 || packs <= 1024
+//                      | min(16, power_of_two(max(ceil_div(packs, 1024), spread)))
+//           share      = ceil_div(packs, CLUSTER)
+//           each       = 2 when rows * row <= l2 && (CLUSTER == 1 || share <= 512)
+//                      | 4
 //           least      = 2 when size == 4 || row % 16 == 0
 //                      | 4
-//           lanes      = min(32, max(least, power_of_two(ceil_div(packs, least))))
-//           CLUSTER    = 1 when capability < 90 || packs <= 1024
-//                      | min(16, power_of_two(ceil_div(packs, 1024)))
-//           share      = ceil_div(packs, CLUSTER)
-//           each       = 2 when CLUSTER == 1 && rows * row <= l2
-//                      | 4
-//           THREADS    = 128 when packs <= 128
+//           lanes      = min(32, max(least, power_of_two(ceil_div(packs, 3))))
+//           THREADS    = 32 when packs > 48 && packs <= 128 && 4 * rows * row <= l2
+//                      | 128 when packs <= 128
 //                      | min(1024, 32 * ceil_div(share, 32 * each))
-//           ROWS       = 128 / lanes when packs <= 128
+//           ROWS       = THREADS / lanes when packs <= 128
 //                      | 1
 //           PACKS      = max(1, ceil_div(packs, lanes)) when packs <= 128
 //                      | min(4, ceil_div(share, THREADS))
-//           RESIDENT   = max(1, 4096 / (THREADS * max(4, PACKS)))
+//           RESIDENT   = max(1, min(16, 4096 / (THREADS * max(4, PACKS))))
 //           EVICT_LAST = 5 * rows * row > 4 * l2 && capability >= 80
 // Launch:   block = THREADS, block == THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
-// Columns:  cols >= 1 && cols <= 2147450880 && PACKS >= 1 && PACKS <= 8
+// Columns:  cols >= 1 && PACKS >= 1 && PACKS <= 8
 //           && THREADS % 32 == 0 && THREADS <= 1024
 //           && (ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0)
 // Align:    size
@@ -119,14 +121,14 @@ softmax_backward_any_row(const T* __restrict__ y, const T* __restrict__ dy, T* _
 
     // The columns outside are dealt to the threads too. A thread keeps `edges` of them. Others, of
     // a row longer than the packs hold or of arrays that are not alike, are read again later.
-    const int outside = count - packs * width;
+    const unsigned outside = count - packs * width;
     const bool ragged = edges == 1 || outside > 0;  // else no code for them is run
-    const auto column = [&](int number) { return number + (number < head ? 0 : packs * width); };
+    const auto column = [&](unsigned i) { return i + (i < head ? 0 : packs * width); };
     float v_end[edges], d_end[edges];
     if (ragged)
 #pragma unroll
         for (int i = 0; i < edges; ++i) {
-            const int number = member + i * members;
+            const unsigned number = member + i * members;
             v_end[i] = number < outside ? to_float(from[column(number)]) : 0.0f;
             d_end[i] = number < outside ? to_float(from_d[column(number)]) : 0.0f;
         }
@@ -143,7 +145,7 @@ softmax_backward_any_row(const T* __restrict__ y, const T* __restrict__ dy, T* _
     if (ragged)
 #pragma unroll
         for (int i = 0; i < edges; ++i) dot += product(v_end[i], d_end[i]);
-    for (int number = member + edges * members; number < outside; number += members)
+    for (unsigned number = member + edges * members; number < outside; number += members)
         dot += product(to_float(from[column(number)]), to_float(from_d[column(number)]));
 
     // ---- exchange: as in 08_cluster.cu, one sum -------------------------------------------------
@@ -174,11 +176,11 @@ softmax_backward_any_row(const T* __restrict__ y, const T* __restrict__ dy, T* _
     if (ragged)
 #pragma unroll
         for (int i = 0; i < edges; ++i) {
-            const int number = member + i * members;
+            const unsigned number = member + i * members;
             const float q = scale * gradient(v_end[i], d_end[i], dot);
             if (number < outside) to[column(number)] = to_T(q);
         }
-    for (int number = member + edges * members; number < outside; number += members) {
+    for (unsigned number = member + edges * members; number < outside; number += members) {
         const float s = to_float(from[column(number)]), g = to_float(from_d[column(number)]);
         to[column(number)] = to_T(scale * gradient(s, g, dot));
     }

@@ -4,15 +4,14 @@
 // Computes: cross_entropy_backward
 // Row:      BLOCKS blocks, or less than a block
 // Build:    packs      = row / 16
-//           most       = 512 when 4 * rows * row <= 5 * l2
-//                      | 1024
-//           BLOCKS     = max(1, ceil_div(packs, most))
+//           each       = 2 when 4 * rows * row <= 5 * l2
+//                      | 4
+//           BLOCKS     = max(1, ceil_div(packs, 256 * each))
 //           share      = ceil_div(packs, BLOCKS)
-//           THREADS    = 2 when packs <= 4 && row % 16 == 0
-//                      | max(4, power_of_two(ceil_div(packs, 4))) when packs <= 64
-//                      | 64 when 4 * share <= most
-//                      | 128 when share <= 256
-//                      | 256
+//           least      = 2 when row % 16 == 0
+//                      | 4
+//           THREADS    = max(least, power_of_two(ceil_div(packs, 3))) when packs <= 96
+//                      | max(64, 32 * ceil_div(share, 32 * each))
 //           PACKS      = max(1, ceil_div(share, THREADS))
 //           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
 // Launch:   block = max(1, 4 * (32 / THREADS)) * THREADS,
@@ -52,18 +51,12 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(BLOCKS >= 1, "a row has blocks");
+static_assert(BLOCKS >= 1, "BLOCKS must be at least 1");
 static_assert(THREADS <= 1024 && (THREADS > 32 ? THREADS % 32 : 32 % THREADS) == 0,
-              "a row has whole warps, or an even share of one");
+              "THREADS must be a multiple of 32, or a power of two below it");
 
 constexpr int together = THREADS > 32 ? 1 : 128 / THREADS;      // rows of a block
 constexpr int edges = (2 * width - 2 + THREADS - 1) / THREADS;  // columns of a thread at the ends
-
-// Loads 16 bytes that are read once. dx may be x, so they may be written while this grid runs.
-__device__ __forceinline__ uint4 load(const uint4* from)
-{
-    return EVICT_LAST ? load_written_evict_last(from, evict_last_policy()) : *from;
-}
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
@@ -81,17 +74,16 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     const T* from = x + row * cols;
     T* to = dx + row * cols;
     const int head = min(cols, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
+    const uint4* body = reinterpret_cast<const uint4*>(from + head);
     const int packs = (cols - head) / width;
-    const int ends = cols - packs * width;
-    bool has_end[edges];
-    int end[edges];
+    const int ends = rank == 0 ? cols - packs * width : 0;
+    const bool ragged = edges == 1 || ends > 0;  // else no code for the ends is run
+    int end[edges];                              // columns of the thread, or cols for none
 #pragma unroll
     for (int i = 0; i < edges; ++i) {
-        const unsigned number = thread + i * THREADS;
-        has_end[i] = rank == 0 && number < ends;
-        end[i] = number + (number < head ? 0 : packs * width);
+        const int number = thread + i * THREADS;
+        end[i] = number >= ends ? cols : number + (number < head ? 0 : packs * width);
     }
-    const bool ragged = edges == 1 || ends > 0;  // else no code for the ends is run
     const bool whole = (unsigned long long)(to + head) % 16 == 0;  // packs of dx can be stored
 
     // ---- read -----------------------------------------------------------------------------------
@@ -100,16 +92,18 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     const long long wanted = target[row];
     const float given = dloss[row], found_max = statistics[2 * row];
     const float found_log_sum = statistics[2 * row + 1];
+    const unsigned long long policy = EVICT_LAST ? evict_last_policy() : 0;
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * BLOCKS + rank) * THREADS + thread;
-        if (pack < packs) v[k].bits = load(reinterpret_cast<const uint4*>(from + head) + pack);
+        if (pack < packs)  // dx may be x: no load through the read-only path
+            v[k].bits = EVICT_LAST ? load_written_evict_last(body + pack, policy) : body[pack];
     }
     float v_end[edges];
     if (ragged)
 #pragma unroll
-        for (int i = 0; i < edges; ++i) v_end[i] = has_end[i] ? to_float(from[end[i]]) : 0.0f;
+        for (int i = 0; i < edges; ++i) v_end[i] = end[i] < cols ? to_float(from[end[i]]) : 0.0f;
 
     // ---- target and statistics ------------------------------------------------------------------
     // dx = p * slope - level, and less by `hot` in the target's column. A d of NaN makes all NaN; a
@@ -138,7 +132,7 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     bool owns = false;
     if (ragged)
 #pragma unroll
-        for (int i = 0; i < edges; ++i) owns = owns || has_end[i] && end[i] == hot_column;
+        for (int i = 0; i < edges; ++i) owns = owns || end[i] == hot_column;
     owns = owns || hot_column >= head && hot_pack < packs
                        && hot_pack % (BLOCKS * THREADS) == rank * THREADS + thread;
     const float v_hot = owns ? to_float(from[hot_column]) : 0.0f;
@@ -147,15 +141,16 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * BLOCKS + rank) * THREADS + thread;
+        if (pack >= packs) break;
         const int first = head + pack * width;
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 two = to_float2(v[k].columns[c]);
             v[k].columns[c] = to_T2(make_float2(gradient(two.x), gradient(two.y)));
         }
-        if (pack < packs && whole) {
+        if (whole) {
             *reinterpret_cast<uint4*>(to + first) = v[k].bits;
-        } else if (pack < packs) {
+        } else {
 #pragma unroll
             for (int c = 0; c < width; ++c)
                 to[first + c] = c % 2 ? v[k].columns[c / 2].y : v[k].columns[c / 2].x;
@@ -164,6 +159,6 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     if (ragged)
 #pragma unroll
         for (int i = 0; i < edges; ++i)
-            if (has_end[i]) to[end[i]] = to_T(gradient(v_end[i]));
+            if (end[i] < cols) to[end[i]] = to_T(gradient(v_end[i]));
     if (owns) to[hot_column] = to_T(gradient(v_hot) - hot);
 }

@@ -5,21 +5,24 @@
 // Computes: cross_entropy_loss_and_gradient
 // Row:      CLUSTER blocks, 1 to 16, or some lanes of a warp
 // Build:    packs      = row / 16
-//           each       = 2 when packs <= 1024 && 4 * rows * row <= l2
-//                      | 8
-//           lanes      = min(32, max(4, power_of_two(ceil_div(packs, each))))
+//           small      = 4 * rows * row <= l2
 //           CLUSTER    = 1 when capability < 90 || packs <= 1024
-//                      | 16 when 16 * rows <= sms || packs > 16384
+//                      | 16 when 16 * rows <= sms || packs > 12288 * size
 //                      | min(8, power_of_two(ceil_div(packs, 1280)))
 //           share      = ceil_div(packs, CLUSTER)
-//           THREADS    = 128 when packs <= 32 * each
+//           each       = 2 when packs <= 1024 && 20 * rows * row <= l2
+//                      | 4 when packs <= 1024 && small == 1
+//                      | 12 when CLUSTER == 8 && share > 2048
+//                      | 8
+//           lanes      = min(32, max(4, power_of_two(ceil_div(packs, each))))
+//           together   = packs <= 16 * each || packs <= 32 * each && small == 0
+//           THREADS    = 128 when together == 1
 //                      | 32 * ceil_div(share, 32 * each)
-//           ROWS       = 128 / lanes when packs <= 32 * each
+//           ROWS       = 128 / lanes when together == 1
 //                      | 1
 //           PACKS      = max(1, ceil_div(share, THREADS / ROWS))
-//           sm_blocks  = 32 when capability >= 90 && capability < 120
-//                      | 16
-//           RESIDENT   = max(1, min(sm_blocks, 1024 / THREADS))
+//           RESIDENT   = max(1, 768 / THREADS) when PACKS > 8
+//                      | max(1, min(16, 1024 / THREADS))
 //           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
 //                        && (size == 4 || share <= 1024)
 // Launch:   block = THREADS, block == THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
@@ -53,12 +56,11 @@
 // 16 must be allowed once: see cluster.cuh. Clusters need sm_90. Measured with -ftz=true, as CuPy
 // compiles.
 //
-// A block of a cluster of up to 8 has up to 1280 packs of 16 bytes, and up to 2048 where that
-// avoids a cluster of 16, of which fewer fit on a GPU; one of 16 has up to 8192. A thread has up
-// to 8 packs, which with 1024 threads per multiprocessor leaves it 32 other registers; with fewer
-// packs, less is loaded at a time, and most matrices take longer. A small matrix would have too few
-// threads then, so its threads have 2. In 16 bits, the hint for the L2 is slower with larger
-// blocks; we do not know why.
+// A thread has up to 8 packs, which with 1024 threads per multiprocessor leaves it 32 other
+// registers; with fewer, less is loaded at a time. A small matrix would have too few threads then,
+// so its threads have 2 or 4. Threads of a cluster of 8 have up to 12 where that avoids a cluster
+// of 16, of which fewer fit on a GPU. In 16 bits, the hint for the L2 is slower with larger blocks;
+// we do not know why.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(ROWS) || !defined(PACKS) \
     || !defined(RESIDENT) || !defined(EVICT_LAST)
@@ -72,12 +74,13 @@
 #include "include/reductions.cuh"
 
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0,
-              "rows that share a block have 1, 2, 4, 8, 16 or 32 lanes each");
-static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
+              "ROWS above 1 needs CLUSTER=1 and 1, 2, 4, 8, 16 or 32 threads per row");
+static_assert(RESIDENT >= 1, "RESIDENT must be at least 1");
 
 constexpr int lanes = THREADS / ROWS;                       // threads of a row in a block
 constexpr int edges = (2 * width - 2 + lanes - 1) / lanes;  // columns of a thread at the ends
-// Whether a thread keeps its exponentials. In 16 bits they need twice the columns' registers.
+// Whether a thread keeps its exponentials. In 16 bits they need twice the columns' registers. Else
+// it computes them twice, and skips packs past the end of the row.
 constexpr bool keep = sizeof(T) == 4 || PACKS <= 4;
 
 // If not, makes the compiler convert columns again instead of keeping their floats: the empty asm
@@ -128,13 +131,13 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
         end[i] = number + (number < head ? 0 : packs * width);
     }
     const auto pack_of = [&](int k) { return (k * CLUSTER + rank) * lanes + (int)thread; };
+    const unsigned long long policy = EVICT_LAST ? evict_last_policy() : 0;
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = pack_of(k);
         if (pack < packs) {  // dx may be x: no load through the read-only path
-            v[k].bits = EVICT_LAST ? load_written_evict_last(body + pack, evict_last_policy())
-                                   : body[pack];
+            v[k].bits = EVICT_LAST ? load_written_evict_last(body + pack, policy) : body[pack];
         } else {
             fill(v[k], minus_inf());
         }
@@ -175,7 +178,7 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
             if (has_end[i]) total += v_end[i];
         }
     thread_max = fmaxf(thread_max, max_of(v));
-    if (smoothing > 0.0f)
+    if (smoothing != 0.0f)
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
 #pragma unroll
@@ -190,13 +193,14 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
         for (int i = 0; i < edges; ++i) sum += v_end[i] = fast_exp(v_end[i] - thread_max);
     float2 kept[PACKS][pairs_per_pack];
 #pragma unroll
-    for (int k = 0; k < PACKS; ++k)
+    for (int k = 0; k < PACKS; ++k) {
+        if (!keep && pack_of(k) >= packs) break;
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 e = exponentials(v[k].columns[c], thread_max);
-            sum += e.x + e.y;
-            if (keep) kept[k][c] = e;
+            kept[k][c] = exponentials(v[k].columns[c], thread_max);
+            sum += kept[k][c].x + kept[k][c].y;
         }
+    }
     constexpr int group = lanes < 32 ? lanes : 32;  // lanes of a warp that have the same row
     float row_max = warp_max<group>(thread_max);
     float row_sum = warp_sum<group>(sum * fast_exp(thread_max - row_max));
@@ -225,10 +229,10 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
     const float log_sum = logf(row_sum), lse = row_max + log_sum;
     if (hot_column < 0 ? exists && rank == 0 && thread == 0 : owns) {
         float row_loss = log_sum + (row_max - v_hot);
-        if (smoothing > 0.0f)
+        if (smoothing != 0.0f)
             row_loss = (1.0f - smoothing) * row_loss
                        + smoothing * (log_sum + (row_max - row_total / cols));
-        if (z_loss > 0.0f) row_loss += z_loss * lse * lse;
+        if (z_loss != 0.0f) row_loss += z_loss * lse * lse;
         loss[row] = ignored ? 0.0f : inside ? row_loss : __int_as_float(0x7fffffff);
     }
 
@@ -243,6 +247,7 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
     const bool whole = (unsigned long long)(to + head) % 16 == 0;  // packs of dx can be stored
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
+        if (!keep && pack_of(k) >= packs) break;
         forget_floats(v[k].bits);
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {

@@ -5,18 +5,19 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 "After editing a kernel").
 """
 
+OF_CROSS_ENTROPY = ("15_cross_entropy", "15_gradient", "15_loss_and_gradient")
 # In steps.jsonl and pipelines.jsonl.
-EARLIER: frozenset[str] = frozenset()
+EARLIER = frozenset({"14_any_row", *OF_CROSS_ENTROPY})
 # Kernels that steps.jsonl has no record of yet, and those without profiler data.
-UNRECORDED = frozenset({"13_long_columns", "15_short_rows"})
+UNRECORDED = frozenset({"13_long_columns"})
 UNPROFILED: frozenset[str] = frozenset()
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
 PROFILED_EARLIER: dict[str, frozenset[str]] = {
-    "counters": frozenset(),
-    "sass": frozenset(),
-    "sanitizer": frozenset(),
+    "counters": EARLIER,
+    "sass": EARLIER,
+    "sanitizer": EARLIER,
 }
 # Notebooks that show such data.
 SHOWN_EARLIER: frozenset[str] = frozenset()
@@ -24,6 +25,6 @@ SHOWN_EARLIER: frozenset[str] = frozenset()
 COMPARED_EARLIER = frozenset(
     {
         *("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_short_rows", "12_fused"),
-        "14_backward",
+        *("14_backward", "15_cross_entropy", "15_gradient"),
     }
 )

@@ -245,10 +245,7 @@ RANKINGS = {
         _rank("14_backward", "both rows of a gradient that is fused with something else"),
     ),
     "cross_entropy": (
-        _rank(
-            "15_cross_entropy", "a loss, in one read of rows that need not be held", "row > 4096"
-        ),
-        _rank("15_short_rows", "a loss of rows that are too short for a block"),
+        _rank("15_cross_entropy", "a loss, in one read of rows that need not be held"),
     ),
     "cross_entropy_backward": (
         _rank("15_gradient", "a gradient in which no column waits for another"),

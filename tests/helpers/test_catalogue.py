@@ -126,10 +126,6 @@ def test_what_no_kernel_takes_is_named(given: dict, reason: str) -> None:
         ({"operation": "softmax_backward"}, "14_backward: both rows of a gradient"),
         ({"operation": "softmax_backward", "cols": 96}, "14_any_row: both rows of a gradient"),
         ({"operation": "cross_entropy"}, "15_cross_entropy: a loss, in one read"),
-        (
-            {"operation": "cross_entropy", "cols": 77},
-            "15_short_rows: a loss of rows that are too short for a block",
-        ),
         ({"operation": "cross_entropy_backward"}, "15_gradient: a gradient in which"),
     ],
     ids=str,
