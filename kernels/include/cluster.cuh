@@ -61,11 +61,11 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
             : "=r"(ended) : "r"(shared_address(mbarrier)) : "memory");
 }
 
-// The two halves of the cluster's barrier. This arrival orders no memory: what must be read or
-// written before it needs a fence. `.aligned` demands that all threads of a warp execute this same
-// instruction, under no condition on which they differ (PTX ISA, "barrier.cluster").
-// __syncthreads() demands as much; after a branch such as threadIdx.x == 0 the compiler brings the
-// warp together. The compiler's functions of these names exist only for sm_90 and later.
+// The two halves of the cluster's barrier. This arrival does not order memory accesses: any that
+// must come before it require a fence. `.aligned` requires that all threads of a warp execute this
+// same instruction (PTX ISA, "barrier.cluster"), as __syncthreads() does; after a branch such as
+// threadIdx.x == 0, the compiler brings the warp together. CUDA's own functions for this exist only
+// for sm_90 and later.
 __device__ __forceinline__ void cluster_arrive_relaxed()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -76,10 +76,11 @@ __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// A block may write to another only when that one has started. So every block initializes its
-// mbarrier, which expects so many bytes, and arrives at the cluster's barrier; it waits there
-// before it sends. The fence orders the initialization before the arrival (PTX ISA, "fence").
-// Expecting may come before it or after: no phase ends without that, however early bytes arrive.
+// A block may write to another only once that one has started. So every block initializes its
+// mbarrier, to expect `bytes` bytes, and arrives at the cluster's barrier; it waits there before it
+// sends. The fence orders the initialization before the arrival (PTX ISA, "fence").
+// mbarrier_expect may come before or after the fence: no phase ends without its arrival, however
+// early the bytes arrive.
 __device__ __forceinline__ void announce_block(unsigned long long* mbarrier, int bytes)
 {
     if (threadIdx.x == 0) {

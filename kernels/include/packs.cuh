@@ -22,7 +22,7 @@ __device__ __forceinline__ void fill(Pack& pack, float value)
     for (int c = 0; c < pairs_per_pack; ++c) pack.columns[c] = to_T2(make_float2(value, value));
 }
 
-// The largest column of some packs. NaN is ignored.
+// The largest value in some packs. NaN is ignored.
 template <int count>
 __device__ __forceinline__ float max_of(const Pack (&packs)[count])
 {
@@ -59,8 +59,8 @@ __device__ __forceinline__ float sum_of(Pack (&packs)[count], float maximum, flo
 }
 
 // Replaces the columns of a pack by exp(v - maximum) * factor. Without `keep`, the exponential is
-// computed again: in 16 bits that needs fewer registers than keeping the first. The empty asm may
-// change the bits; without it the compiler keeps the floats computed from them.
+// computed again: in 16 bits that needs fewer registers than keeping the first. To the compiler, the
+// empty asm may change the bits; otherwise it would keep the first floats.
 template <bool keep>
 __device__ __forceinline__ void finish(Pack& pack, float maximum, float factor)
 {
