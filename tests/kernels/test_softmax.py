@@ -289,6 +289,16 @@ def test_a_special_row_does_not_change_the_next(dtype: str) -> None:
         assert not findings
 
 
+@pytest.mark.parametrize("name", ["variants/00_copy_bulk", "variants/00_copy_persistent"])
+def test_a_block_copies_more_tiles_than_it_has_room_for(name: str) -> None:
+    x = make_input(31, 4096)
+    y = poisoned(x)
+    gpu = Gpu(H200.capability, 2, H200.l2)
+    findings = Kernel(CODE[name]).bind(*x.shape, x.dtype, gpu).simulate(x, y).findings
+    check_copy(x, y)
+    assert not findings
+
+
 def computed_in_groups(
     x: np.ndarray, sms: int = H200.sms, code: str = CODE["09_grid"], **changes: int
 ) -> tuple:
