@@ -153,8 +153,14 @@ class Profile:
         """Warps per SM that wait for one of `REASONS`, on average over all clocks: 4 schedulers *
         `issuing` * clocks that a warp waits between two of its instructions, which by Little's law
         are also the warps per scheduler that wait when one issues."""
-        stalled = self.counters[f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio"]
+        counter = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+        stalled = self._one_of(REASONS, why, counter)
         return SCHEDULERS * self.issuing * stalled
+
+    def _one_of(self, known: tuple[str, ...], name: str, counter: str) -> float:
+        if name not in known:
+            raise ValueError(f"{name!r} is none of {', '.join(known)}")
+        return self.counters[counter.format(name)]
 
     def waiting_share(self, why: str = "long_scoreboard") -> float:
         """Fraction of a warp's time that it waits for one of `REASONS`, 0 to 1: `waiting_warps` /
@@ -225,9 +231,10 @@ class Profile:
         )
 
     def busy(self, unit: str) -> float:
-        """Utilisation of "l1tex", "lts" (L2) or "dram", in percent of its peak; `KeyError` for any
-        other unit."""
-        return self.counters[f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed"]
+        """Utilisation of "l1tex", "lts" (L2) or "dram", in percent of its peak. Raises `ValueError`
+        for another unit."""
+        units = ("l1tex", "lts", "dram")
+        return self._one_of(units, unit, "{}__throughput.avg.pct_of_peak_sustained_elapsed")
 
     @property
     def data_pipe_share(self) -> float:

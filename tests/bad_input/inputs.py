@@ -170,7 +170,7 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("numerics", helpers.numerics, ["nvidia-h200"], {}),
             ("profile.of", _profiled, ["01_naive", *REFERENCE_SHAPE, "float32"], {}),
             ("profile.busy", seen.busy, ["dram"], {}),
-            ("profile.stalled", seen.stalled, ["barrier"], {}),
+            ("profile.waiting_warps", seen.waiting_warps, ["barrier"], {}),
             ("profile.l2_sectors", seen.l2_sectors, ["00_copy"], {}),
             ("show.kernel", _quiet(helpers.show.kernel), ["01_naive.cu"], {}),
             ("draw.step", _quiet(draw.step), [record, record], {"mine": 0.3}),
