@@ -297,8 +297,8 @@ def moves(trace: Traces) -> None:
     for axes, (name, one, bars) in zip(grid[:, 0], panels, strict=True):
         verdict, color = _total(one.counters)
         left = blended_transform_factory(figure.transFigure, axes.transAxes)
-        style = {**TITLE, "va": "bottom"}
-        axes.text(0.01, 1.02, name, transform=left, in_layout=False, **style)
+        style = {**TITLE, "va": "bottom", "xytext": (0, 3), "textcoords": "offset points"}
+        axes.annotate(name, (0.01, 1), xycoords=left, in_layout=False, **style)
         axes.set_title(verdict, fontsize=10, loc="right", color=ink(color), pad=3)
         code = one.own_lines()
         texts = [code[bar.line].strip() for bar in bars]
