@@ -21,8 +21,6 @@
 //                      | 16 when capability < 90
 //                      | 128 when dim <= 20480 && size == 4
 //                      | 64 when dim <= 40960 && size == 4 || dim <= 32768
-//                      | 48 when dim <= 57344 && size == 4 && WIDTH > 1
-//                      | 32 when dim <= 81920 && size == 4 || dim <= 65536
 //                      | 16
 //           TILE       = inner when whole == 1 || line <= most_bytes
 //                      | most_bytes / size

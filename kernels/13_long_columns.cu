@@ -1,146 +1,72 @@
 // SPDX-License-Identifier: MIT
-// Idea:     long columns along another axis: all blocks of a launch are resident, a group of them
-//           shares a tile of columns, keeps it in shared memory, and exchanges messages in global
-//           memory, in which each slot carries a question and then its answer.
+// Idea:     columns along another axis that no cluster holds: a group of blocks reads whole slices
+//           twice, 16 bytes at a time. In between, the blocks exchange the pairs of all columns in
+//           global memory; a slot holds the pair of a block, and then the result of the column.
 // Computes: softmax_any_axis
 // Row:      BLOCKS blocks
-// Build:    line     = inner * size
-//           whole    = line % 32 > 0 && inner <= 256 || line <= 128
-//           aligned  = dim * line when whole == 1
-//                    | line
-//           WIDTH    = 16 / size when aligned % 16 == 0
-//                    | 8 / size when aligned % 8 == 0
-//                    | 2 when aligned % (2 * size) == 0
-//                    | 1
-//           bytes    = 128
-//           TILE     = inner when whole == 1
-//                    | min(inner, bytes / size)
-//           period   = TILE / WIDTH when TILE % WIDTH == 0
-//                    | TILE
-//           target   = 256 when WIDTH * size == 16
-//                    | 512
-//           MEMBERS  = period * max(1, target / period)
+// Build:    slice    = dim * inner * size
+//           width    = 16 / size
+//           period   = inner / width when inner % width == 0
+//                    | inner
+//           target   = min(1024, 6144 / width)
+//           MEMBERS  = period * (target / period) when period <= target
+//                    | ceil_div(period, ceil_div(period, target))
 //           THREADS  = 32 * ceil_div(MEMBERS, 32)
-//           RESIDENT = 2
-//           exchange = 8 * WIDTH * MEMBERS + 8 * TILE
-//           room     = (231424 / RESIDENT - 1024 - exchange) / (MEMBERS * WIDTH * size)
-//           tiles    = outer * ceil_div(inner, TILE)
-//           rounds   = ceil_div(dim * TILE, WIDTH * MEMBERS)
-//           need     = ceil_div(rounds, max(1, room))
-//           all      = sms * RESIDENT
-//           turns    = ceil_div(tiles, max(1, all / need))
-//           groups   = min(all, ceil_div(tiles, turns))
-//           BLOCKS   = min(all / groups, max(need, ceil_div(rounds, 4)))
-//           KEPT     = min(room, ceil_div(rounds, BLOCKS))
-// Launch:   block = THREADS, block == THREADS, grid = min(tiles, all / BLOCKS) * BLOCKS, cooperative
-// Shared:   KEPT * MEMBERS * WIDTH * size
+//           UNROLL   = 4
+//           RESIDENT = 1
+//           sm_bytes = 233472 when capability >= 90 && capability < 120
+//                    | 102400
+//           at_once  = sms * RESIDENT
+//           groups   = min(at_once, max(1, min(outer, l2 / slice)))
+//           BLOCKS   = min(at_once / ceil_div(outer, ceil_div(outer, groups)),
+//                          ceil_div(slice, 16 * max(period, MEMBERS)))
+// Launch:   block = THREADS, block == THREADS,
+//           grid = min(outer, at_once / BLOCKS) * BLOCKS, cooperative
+// Shared:   8 * inner
 // Workspace: 8 * outer * inner * BLOCKS
-// Columns:  (TILE == inner && dim * line % (WIDTH * size) == 0
-//            || TILE % WIDTH == 0 && line % (WIDTH * size) == 0)
-//           && BLOCKS <= all && THREADS <= 1024 && exchange <= 49152 && KEPT >= 1 && KEPT <= room
-//           && outer * ceil_div(inner, TILE) <= 1073741823
+// Columns:  (MEMBERS < period || MEMBERS % period == 0) && MEMBERS >= 1 && THREADS <= 1024
+//           && RESIDENT * (8 * (inner + width * MEMBERS) + 1024) <= sm_bytes
+//           && BLOCKS >= 1 && BLOCKS <= at_once && slice / size <= 2147483647
 // Align:    16
 // Dtype:    float32, float16, bfloat16
-// Arch:     sm_90
-// Reads:    1 to 2 reads + 1 write
-// Wastes:   a message takes longer than the bytes of a small slice; what the shared memory of all
-//           blocks does not hold of a tile is read twice.
+// Arch:     sm_80
+// Reads:    2 reads + 1 write
+// Wastes:   what is no longer in the L2 cache is read from memory again; while blocks exchange
+//           pairs, they move nothing.
 // Measured: not yet
 //
 // y[o, :, i] = softmax(x[o, :, i]) for x and y of shape (outer, dim, inner), row-major. y must not
-// overlap x. Lines, slices and columns are those of 13_any_axis.cu, and so are packs that continue
-// in the next line. A column of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. The
-// workspace must hold zeros before the first launch, and every launch leaves zeros: see
-// 09_grid.cu, also for launches that are aborted or run at the same time. Measured with -ftz=true,
-// as CuPy compiles.
+// overlap x. Lines, slices, columns and pairs are those of 13_any_axis.cu. A column of all -inf, or
+// one with NaN or +inf, gives NaN, as in PyTorch. The workspace must hold zeros before the first
+// launch, and every launch leaves zeros: see 09_grid.cu, also for launches that are aborted or run
+// at the same time. Measured with -ftz=true, as CuPy compiles.
 
-#if !defined(WIDTH) || !defined(TILE) || !defined(MEMBERS) || !defined(THREADS) \
-    || !defined(RESIDENT) || !defined(BLOCKS) || !defined(KEPT)
-#error "compile with all macros of the Build table: -DWIDTH=4 -DTILE=32 -DMEMBERS=256 \
--DTHREADS=256 -DRESIDENT=2 -DBLOCKS=66 -DKEPT=20"
+#if !defined(MEMBERS) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT) \
+    || !defined(BLOCKS)
+#error "compile with all macros of the Build table: -DMEMBERS=500 -DTHREADS=512 -DUNROLL=4 \
+-DRESIDENT=1 -DBLOCKS=132"
 #endif
 
-#include "include/formats.cuh"
+#include "include/cache_hints.cuh"
 #include "include/grid_exchange.cuh"
+#include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
-              "WIDTH elements are one access: 1, 2, 4 or, of 2 bytes each, 8");
-static_assert(MEMBERS * WIDTH % TILE == 0, "all packs of a thread are in the same columns");
-static_assert(THREADS >= MEMBERS && THREADS % 32 == 0, "whole warps work on a tile");
-static_assert(BLOCKS >= 1 && KEPT >= 1 && RESIDENT >= 1, "blocks of a tile, packs of a thread");
+static_assert(THREADS >= MEMBERS && THREADS % 32 == 0, "a block is whole warps");
+static_assert(8 * width * MEMBERS <= 49152, "48 KB can be declared");
+static_assert(BLOCKS >= 1 && UNROLL >= 1 && RESIDENT >= 1, "blocks of a slice, packs at a time");
 
-constexpr int lines = MEMBERS * WIDTH / TILE;  // that the block's threads load at the same time
 constexpr int warps = THREADS / 32;
-constexpr int batch = WIDTH == 8 ? 4 : 8;  // packs that a thread loads at the same time
+constexpr Message answered = 1ull << 63;  // the sign of a sum, which no pair has
 
-// ---- packs --------------------------------------------------------------------------------------
-
-template <int bytes> struct Access;
-template <> struct Access<2> { using type = unsigned short; };
-template <> struct Access<4> { using type = unsigned; };
-template <> struct Access<8> { using type = uint2; };
-template <> struct Access<16> { using type = uint4; };
-using Bits = Access<WIDTH * sizeof(T)>::type;
-
-// Neighbouring elements that one access moves: 2 to 16 bytes.
-union Pack {
-    Bits bits;
-    T element[WIDTH];
-    __device__ Pack() {}
-};
-
-// Starts the copy of a pack into shared memory: through no register, if it has 4 bytes or more.
-__device__ __forceinline__ void copy_async(Bits* to, const Bits* from)
-{
-    const unsigned address = (unsigned)__cvta_generic_to_shared(to);
-    if (sizeof(Bits) == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                     ::"r"(address), "l"(from) : "memory");
-    else if (sizeof(Bits) >= 4)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
-                     ::"r"(address), "l"(from), "n"(sizeof(Bits) >= 4 ? sizeof(Bits) : 4) : "memory");
-    else
-        *to = *from;
-}
-
-// Ends a group of copies, and waits until at most `pending` of the latest groups are in flight.
-__device__ __forceinline__ void end_group()
-{
-    if (sizeof(Bits) >= 4) asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int pending> __device__ __forceinline__ void wait_for_groups()
-{
-    if (sizeof(Bits) >= 4) asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
-// ---- pairs --------------------------------------------------------------------------------------
-
-// The lanes of a warp that merge the pairs of a column, given their number.
-__host__ __device__ constexpr int lanes_for(int pairs)
-{
-    return pairs < 2 ? 1 : pairs >= 32 ? 32 : 2 * lanes_for((pairs + 1) / 2);
-}
-constexpr int lanes = lanes_for(lines);
-
-// The pair of `count` lanes from theirs.
-template <int count>
-__device__ __forceinline__ float2 merge(float2 pair)
-{
-    const float largest = warp_max<count>(pair.x);
-    return make_float2(largest, warp_sum<count>(pair.y * fast_exp(pair.x - largest)));
-}
-
-// The pair of two.
 __device__ __forceinline__ float2 merge(float2 a, float2 b)
 {
     const float largest = fmaxf(a.x, b.x);
     return make_float2(largest, a.y * fast_exp(a.x - largest) + b.y * fast_exp(b.x - largest));
 }
 
-constexpr Message answered = 1ull << 63;  // the sign of a sum
-
-// Merges the pairs of all blocks, which fill the slots of a column, and answers in these slots.
+// A warp waits until all blocks have put the pair of a column into its slots, and answers there
+// with the maximum and 1 / sum of the whole column.
 __device__ __forceinline__ void answer(Message* slots, int lane)
 {
     constexpr int rounds = (BLOCKS + 31) / 32;
@@ -158,9 +84,9 @@ __device__ __forceinline__ void answer(Message* slots, int lane)
     float2 pair = pair_of(messages[0]);
 #pragma unroll
     for (int i = 1; i < rounds; ++i) pair = merge(pair, pair_of(messages[i]));
-    pair = merge<32>(pair);
-    const Message result = message_of(make_float2(pair.x, 1.0f / pair.y)) | answered;
-    for (int block = lane; block < BLOCKS; block += 32) store_relaxed(slots + block, result);
+    pair = warp_pair(pair.x, pair.y);
+    const Message whole = message_of(make_float2(pair.x, 1.0f / pair.y)) | answered;
+    for (int block = lane; block < BLOCKS; block += 32) store_relaxed(slots + block, whole);
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------
@@ -169,122 +95,136 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 softmax_long_columns(const T* __restrict__ x, T* __restrict__ y, int outer, int dim, int inner,
                      Message* workspace)
 {
-    extern __shared__ uint4 dynamic_shared[];
-    __shared__ alignas(16) float2 pairs[MEMBERS * WIDTH];  // of each thread and column
-    __shared__ float2 columns[TILE];                       // maximum, 1 / sum of e^(x - maximum)
-    Bits* kept = reinterpret_cast<Bits*>(dynamic_shared) + threadIdx.x;  // MEMBERS apart
+    extern __shared__ float2 columns[];                    // of the slice: a pair of each
+    __shared__ alignas(16) float2 pairs[MEMBERS * width];  // of each thread and column
     const int member = blockIdx.x % BLOCKS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int first = (member * MEMBERS + threadIdx.x) * WIDTH;  // element, in its tile
-    const int across = (inner + TILE - 1) / TILE;                // tiles of a slice
 
-    const int column = first % TILE, line = first / TILE;
-    const int most = (dim + BLOCKS * lines - 1) / (BLOCKS * lines);      // packs of a thread
-    const long long stride = (long long)BLOCKS * lines * inner / WIDTH;  // in packs
-    const auto offset = [&](int tile) {  // of the thread's first pack
-        return ((long long)(tile / across) * dim + line) * inner + tile % across * TILE + column;
-    };
-    const auto packs_of = [&](int tile) {
-        return threadIdx.x < MEMBERS && tile < outer * across
-                && tile % across * TILE + column < inner ? most - (line + (most - 1) * BLOCKS * lines >= dim) : 0;
-    };
-    const auto copy_batch = [&](const Bits* from, int packs, int k) {
-#pragma unroll
-        for (int b = 0; b < batch; ++b)
-            if (k + b < min(packs, KEPT))
-                copy_async(kept + (k + b) * MEMBERS, from + (k + b) * stride);
-        end_group();
-    };
-    int tile = blockIdx.x / BLOCKS;
-    for (int k = 0; k < KEPT; k += batch)
-        copy_batch(reinterpret_cast<const Bits*>(x + offset(tile)), packs_of(tile), k);
+    // After so many packs columns repeat. Blocks take spans round-robin, a thread the same packs of
+    // each: so all of them are in the same columns. A span of more packs than threads takes several
+    // rounds.
+    const int period = inner % width == 0 ? inner / width : inner;
+    const int span = max(period, MEMBERS), step = BLOCKS * span;
 
-    for (int next; tile < outer * across; tile = next) {
-        // ---- load and reduce --------------------------------------------------------------------
-        // Packs are dealt round-robin to the threads of all blocks of the tile.
-        next = tile + gridDim.x / BLOCKS;
-        const long long slice = tile / across;
-        const int origin = tile % across * TILE, width = min(TILE, inner - origin);
-        const int packs = packs_of(tile), next_packs = packs_of(next);
-        const Bits* from = reinterpret_cast<const Bits*>(x + offset(tile));
-        const Bits* from_next = reinterpret_cast<const Bits*>(x + offset(next));
-        Bits* to = reinterpret_cast<Bits*>(y + offset(tile));
-        float largest[WIDTH], sum[WIDTH];
+    for (int slice = blockIdx.x / BLOCKS; slice < outer; slice += gridDim.x / BLOCKS) {
+        // A slice has packs, and up to width - 1 elements before and after, one per lane of a warp.
+        const long long elements = (long long)dim * inner, begin = slice * elements;
+        const int head = (int)(-begin & (width - 1));  // elements before the first pack
+        const int end = (int)((elements - head) / width);  // of the packs
+        const uint4* from = reinterpret_cast<const uint4*>(x + begin + head);
+        uint4* to = reinterpret_cast<uint4*>(y + begin + head);
+        const auto load = [&](Pack (&v)[UNROLL], int pack) {
 #pragma unroll
-        for (int c = 0; c < WIDTH; ++c) largest[c] = lowest, sum[c] = 0.0f;
-        for (int k = 0; k < packs; k += batch) {
-            wait_for_groups<(KEPT + batch - 1) / batch - 1>();
-            end_group();
-            Pack v[batch];
+            for (int k = 0; k < UNROLL; ++k) {
+                fill(v[k], minus_inf());
+                if (pack + k * step < end) v[k].bits = from[pack + k * step];
+            }
+        };
+        const auto column_of = [&](int element) { return (element + head) % inner; };
+        const long long edge = lane < head ? lane : lane + (long long)end * width;
+        const bool has_edge = member == 0 && warp == 0 && edge < elements;
+        const float v_edge = has_edge ? to_float(x[begin + edge]) : 0.0f;
+
+        // ---- reduce -----------------------------------------------------------------------------
+        for (int c = threadIdx.x; c < inner; c += THREADS) columns[c] = make_float2(lowest, 0.0f);
+        for (int round = 0; round < span; round += MEMBERS) {
+            const int first = round + threadIdx.x;
+            const bool takes = threadIdx.x < MEMBERS && first < span;
+            float largest[width], sum[width];
 #pragma unroll
-            for (int b = 0; b < batch; ++b) {
-                if (k + b < packs) {
-                    v[b].bits = k + b < KEPT ? kept[(k + b) * MEMBERS] : from[(k + b) * stride];
-                } else {
+            for (int c = 0; c < width; ++c) largest[c] = lowest, sum[c] = 0.0f;
+            for (int pack = member * span + first; takes && pack < end; pack += UNROLL * step) {
+                Pack v[UNROLL];
+                load(v, pack);
 #pragma unroll
-                    for (T& element : v[b].element) element = to_T(minus_inf());
+                for (int c = 0; c < width; ++c) {
+                    float values[UNROLL], before = largest[c];
+#pragma unroll
+                    for (int k = 0; k < UNROLL; ++k) {
+                        const float2 two = to_float2(v[k].columns[c / 2]);
+                        values[k] = c % 2 ? two.y : two.x;
+                        largest[c] = fmaxf(largest[c], values[k]);
+                    }
+                    sum[c] *= fast_exp(before - largest[c]);
+#pragma unroll
+                    for (float value : values) sum[c] += fast_exp(value - largest[c]);
                 }
             }
+            // Pairs that are `inner` apart are of one column: halve their number until all are of
+            // different columns.
+            if (takes)
 #pragma unroll
-            for (int c = 0; c < WIDTH; ++c) {
-                const float before = largest[c];
-#pragma unroll
-                for (Pack& pack : v) largest[c] = fmaxf(largest[c], to_float(pack.element[c]));
-                sum[c] *= fast_exp(before - largest[c]);
-#pragma unroll
-                for (Pack& pack : v) sum[c] += fast_exp(to_float(pack.element[c]) - largest[c]);
+                for (int c = 0; c < width; ++c)
+                    pairs[threadIdx.x * width + c] = make_float2(largest[c], sum[c]);
+            __syncthreads();
+            int count = min(MEMBERS, span - round) * width;
+            while (count > inner) {
+                const int half = (count + 2 * inner - 1) / (2 * inner) * inner;
+                for (int i = threadIdx.x; i < count - half; i += THREADS)
+                    pairs[i] = merge(pairs[i], pairs[i + half]);
+                __syncthreads();
+                count = half;
             }
+            for (int i = threadIdx.x; i < count; i += THREADS) {
+                float2& pair = columns[column_of(round * width + i)];
+                pair = merge(pair, pairs[i]);
+            }
+            __syncthreads();
         }
 
-        // ---- exchange ---------------------------------------------------------------------------
-        // The block's pair of each column goes into its slot of the column. Each column has a block
-        // that answers.
-        if (threadIdx.x < MEMBERS)
-#pragma unroll
-            for (int c = 0; c < WIDTH; ++c)
-                pairs[threadIdx.x * WIDTH + c] = make_float2(largest[c], sum[c]);
-        __syncthreads();
-        Message* slots = workspace + (slice * inner + origin) * BLOCKS;
-        for (int begin = 0; begin < TILE; begin += THREADS / lanes) {
-            const int number = begin + threadIdx.x / lanes, part = threadIdx.x % lanes;
-            const int c = min(number, TILE - 1);  // all lanes take part in the shuffles
-            float2 pair = make_float2(lowest, 0.0f);
-            for (int i = part; i < lines; i += lanes) pair = merge(pair, pairs[i * TILE + c]);
-            pair = merge<lanes>(pair);
-            if (part == 0 && number < width)
-                store_relaxed(slots + (long long)c * BLOCKS + member, message_of(pair));
+        for (int i = 0; member == 0 && warp == 0 && i < 2 * width - 2; ++i) {  // in turn
+            if (lane == i && has_edge) {
+                float2& pair = columns[edge % inner];
+                pair = merge(pair, make_float2(v_edge, 1.0f));
+            }
+            __syncwarp();
         }
-        for (int c = member + warp * BLOCKS; c < width; c += warps * BLOCKS)
+        __syncthreads();
+
+        // ---- exchange ---------------------------------------------------------------------------
+        // This block's pair of each column goes into its slot; a block per column answers.
+        Message* slots = workspace + (long long)slice * inner * BLOCKS;
+        for (int c = threadIdx.x; c < inner; c += THREADS)
+            store_relaxed(slots + (long long)c * BLOCKS + member, message_of(columns[c]));
+        for (int c = member + warp * BLOCKS; c < inner; c += warps * BLOCKS)
             answer(slots + (long long)c * BLOCKS, lane);
-        for (int c = threadIdx.x; c < width; c += THREADS) {
-            Message* slot = slots + (long long)c * BLOCKS + member;
+        for (int c = threadIdx.x; c < inner; c += THREADS) {
+            Message* own_slot = slots + (long long)c * BLOCKS + member;
             Message message = 0;
-            while (!(message & answered)) message = load_relaxed(slot);
-            store_relaxed(slot, 0);
+            while (!(message & answered)) message = load_relaxed(own_slot);
+            store_relaxed(own_slot, 0);
             columns[c] = pair_of(message & ~answered);
         }
         __syncthreads();
 
         // ---- write ------------------------------------------------------------------------------
-        float2 whole[WIDTH];
+        // In the opposite order: what was read last may still be in the L2 cache.
+        for (int round = (span - 1) / MEMBERS * MEMBERS; round >= 0; round -= MEMBERS) {
+            const int first = round + threadIdx.x, start = member * span + first;
+            if (threadIdx.x >= MEMBERS || first >= span) continue;
+            float2 found[width];  // maximum and 1 / sum
 #pragma unroll
-        for (int c = 0; c < WIDTH; ++c) whole[c] = columns[(column + c) % TILE];
-        for (int k = 0; k < max(most, KEPT); k += batch) {
-            Pack v[batch];
+            for (int c = 0; c < width; ++c) found[c] = columns[column_of(first * width + c)];
+            int pack = start + (end - start) / (UNROLL * step) * (UNROLL * step);
+            for (; pack >= start; pack -= UNROLL * step) {
+                Pack v[UNROLL];
+                load(v, pack);
 #pragma unroll
-            for (int b = 0; b < batch; ++b)
-                if (k + b < packs)
-                    v[b].bits = k + b < KEPT ? kept[(k + b) * MEMBERS]
-                                             : from[(k + b) * stride];
-            if (k < KEPT) copy_batch(from_next, next_packs, k);
+                for (int k = 0; k < UNROLL; ++k) {
 #pragma unroll
-            for (int b = 0; b < batch; ++b) {
-#pragma unroll
-                for (int c = 0; c < WIDTH; ++c) {
-                    T& element = v[b].element[c];
-                    element = to_T(fast_exp(to_float(element) - whole[c].x) * whole[c].y);
+                    for (int c = 0; c < width; c += 2) {
+                        const float2 two = to_float2(v[k].columns[c / 2]);
+                        v[k].columns[c / 2] = to_T2(
+                            make_float2(fast_exp(two.x - found[c].x) * found[c].y,
+                                        fast_exp(two.y - found[c + 1].x) * found[c + 1].y));
+                    }
+                    if (pack + k * step < end) store<true>(to + pack + k * step, v[k].bits);
                 }
-                if (k + b < packs) to[(k + b) * stride] = v[b].bits;
             }
         }
+        if (has_edge) {
+            const float2 column = columns[edge % inner];
+            y[begin + edge] = to_T(fast_exp(v_edge - column.x) * column.y);
+        }
+        __syncthreads();
     }
 }

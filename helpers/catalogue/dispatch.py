@@ -233,7 +233,18 @@ RANKINGS = {
         _rank("12_fused", "a row that the registers of a cluster can hold, fused at both ends"),
     ),
     "softmax_any_axis": (
-        _rank("13_any_axis", "columns that are apart, which neighbouring threads take"),
+        _rank(
+            "13_any_axis",
+            "columns that are apart, in lines that a tile is as wide as, or in a small tensor",
+            "whole == 1 || line <= most_bytes || outer * dim * line <= l2 / 4",
+        ),
+        _rank(
+            "13_any_axis",
+            "columns that are apart, of which a cluster holds enough side by side",
+            "most_bytes > 32 && (line % 4 == 0 || dim <= 512)",
+        ),
+        _rank("13_long_columns", "columns of which a cluster holds too few side by side"),
+        _rank("13_any_axis", "columns that are apart, whatever their length"),
     ),
     "softmax_backward": (
         _rank(

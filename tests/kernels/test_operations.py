@@ -157,3 +157,19 @@ def check_random(name: str, count: int, part: int = 0) -> None:
         if done == count:
             return
     raise AssertionError(f"{name} takes {done} of {50 * count} random cases")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((1, 131075, 2), "float16"),  # columns past 130,000
+        ((2, 3, 1045), "bfloat16"),  # more packs than threads until columns repeat
+        ((3, 9, 41), "float16"),  # slices that begin between packs
+        ((300, 30, 3), "float32"),  # more slices than groups of blocks
+    ],
+)
+def test_long_columns_are_right(shape: tuple[int, int, int], dtype: str) -> None:
+    outer, cols, inner = shape
+    kernel = KERNELS["13_long_columns"]
+    problem = kernel.problem(outer * inner, cols, dtype, inner=inner)
+    check_case(kernel, problem, make_inputs(problem), 0)

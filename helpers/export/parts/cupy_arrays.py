@@ -53,7 +53,9 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
         cols, addresses = x.shape[axis], (x.data.ptr, y.data.ptr)
         matrix, here = (x.size // cols, cols, x.dtype.name), device(x.device.id)
         if inner > 1:  # [best]
-            launch = here.launch(*matrix, operation="softmax_any_axis", inner=inner)
+            options = {"operation": "softmax_any_axis", "inner": inner}
+            options["graph_workspace"] = _graph_workspace  # [workspace]
+            launch = here.launch(*matrix, **options)
             launch(*addresses, cupy.cuda.get_current_stream().ptr)
             return y
         strides = _row_stride(x), _row_stride(y)  # [not best]

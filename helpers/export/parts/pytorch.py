@@ -179,6 +179,7 @@ def _launch(  # [best]
     cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
     matrix = x.numel() // cols, cols, DTYPES[x.dtype]
     options = {"features": tuple(features.items()), "given": tuple(given.split())}
+    options["graph_workspace"] = _graph_workspace  # [workspace]
     return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
 
 
