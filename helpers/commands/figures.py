@@ -161,7 +161,7 @@ def measured_line(step: str) -> str:
     share = "" if beside == step.removeprefix("variants/") else f", {case.share:.2f} of {beside}"
     if share and round(case.share, 2) > 1 and not step.startswith(COPIES):
         best = best_copy(best_copies(), case)
-        share += f" (best copy {best:.2f})" if best else ""
+        share += f" (best copy {best:.2f})" if best and record.is_current() else ""
     label = record.label.removeprefix("NVIDIA ")
     label = label if record.is_current() else f"earlier, {label}"
     return f"{rate}{share} at {where} ({label})"
