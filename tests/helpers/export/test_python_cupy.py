@@ -464,15 +464,18 @@ def test_each_stream_has_a_workspace_of_its_own_that_grows(text: str) -> None:
     assert other in here.driver.memory, "another thread may be about to launch with it"
 
 
-def test_a_captured_call_gets_a_workspace_that_nobody_else_gets(text: str) -> None:
-    here, x = Here(text, OLD), values(1, 40001)
+@pytest.mark.parametrize(("shape", "axis"), [((1, 40001), 1), ((40000, 2), 0)])
+def test_a_captured_call_gets_a_workspace_that_nobody_else_gets(
+    shape: tuple[int, int], axis: int, text: str
+) -> None:
+    here, x = Here(text, OLD), values(*shape)
     array, out = here.put(x), here.put(x)
     here.driver.capturing.add(0)  # the first call of all: it compiles and loads too
-    here.softmax(array, out=out)
-    here.softmax(array, out=out)
+    here.softmax(array, axis, out=out)
+    here.softmax(array, axis, out=out)
     here.driver.capturing.clear()
-    here.softmax(array, out=out)
-    check_softmax(x, out.host)
+    here.softmax(array, axis, out=out)
+    check_softmax(np.moveaxis(x, axis, 1), np.moveaxis(out.host, axis, 1))
     assert len({*workspaces(here)}) == 3
 
 
