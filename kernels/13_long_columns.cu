@@ -13,20 +13,18 @@
 //                    | ceil_div(period, ceil_div(period, target))
 //           THREADS  = 32 * ceil_div(MEMBERS, 32)
 //           UNROLL   = 4
-//           RESIDENT = 1
 //           sm_bytes = 233472 when capability >= 90 && capability < 120
 //                    | 102400
-//           at_once  = sms * RESIDENT
-//           groups   = min(at_once, max(1, min(outer, l2 / slice)))
-//           BLOCKS   = min(at_once / ceil_div(outer, ceil_div(outer, groups)),
+//           groups   = min(sms, max(1, min(outer, l2 / slice)))
+//           BLOCKS   = min(sms / ceil_div(outer, ceil_div(outer, groups)),
 //                          ceil_div(slice, 16 * max(period, MEMBERS)))
 // Launch:   block = THREADS, block == THREADS,
-//           grid = min(outer, at_once / BLOCKS) * BLOCKS, cooperative
+//           grid = min(outer, sms / BLOCKS) * BLOCKS, cooperative
 // Shared:   8 * inner
 // Workspace: 8 * outer * inner * BLOCKS
 // Columns:  (MEMBERS < period || MEMBERS % period == 0) && MEMBERS >= 1 && THREADS <= 1024
-//           && RESIDENT * (8 * (inner + width * MEMBERS) + 1024) <= sm_bytes
-//           && BLOCKS >= 1 && BLOCKS <= at_once && slice / size <= 2147483647
+//           && 8 * (inner + width * MEMBERS) + 1024 <= sm_bytes
+//           && BLOCKS >= 1 && BLOCKS <= sms && slice / size <= 2147483647
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_80
@@ -41,10 +39,9 @@
 // launch, and every launch leaves zeros: see 09_grid.cu, also for launches that are aborted or run
 // at the same time. Measured with -ftz=true, as CuPy compiles.
 
-#if !defined(MEMBERS) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT) \
-    || !defined(BLOCKS)
+#if !defined(MEMBERS) || !defined(THREADS) || !defined(UNROLL) || !defined(BLOCKS)
 #error "compile with all macros of the Build table: -DMEMBERS=500 -DTHREADS=512 -DUNROLL=4 \
--DRESIDENT=1 -DBLOCKS=132"
+-DBLOCKS=132"
 #endif
 
 #include "include/cache_hints.cuh"
@@ -54,7 +51,7 @@
 
 static_assert(THREADS >= MEMBERS && THREADS % 32 == 0, "a block is whole warps");
 static_assert(8 * width * MEMBERS <= 49152, "48 KB can be declared");
-static_assert(BLOCKS >= 1 && UNROLL >= 1 && RESIDENT >= 1, "blocks of a slice, packs at a time");
+static_assert(BLOCKS >= 1 && UNROLL >= 1, "blocks of a slice, packs at a time");
 
 constexpr int warps = THREADS / 32;
 constexpr Message answered = 1ull << 63;  // the sign of a sum, which no pair has
@@ -91,7 +88,7 @@ __device__ __forceinline__ void answer(Message* slots, int lane)
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 softmax_long_columns(const T* __restrict__ x, T* __restrict__ y, int outer, int dim, int inner,
                      Message* workspace)
 {

@@ -93,7 +93,7 @@ def too_many(found: list[Planned]) -> list[Planned]:
     wrong = []
     for one in found:
         plan = one.plan
-        at_once = one.gpu.sms * plan.macros.get("RESIDENT", 1)
+        at_once = one.gpu.sms * (macro(plan, "RESIDENT") if "clusters" in plan.values else 1)
         if (plan.cooperative or "clusters" in plan.values) and plan.grid > at_once:
             wrong.append(one)
     return wrong
