@@ -34,7 +34,7 @@
 // Reads:    2 to 4 reads + 1 write
 // Wastes:   what PACKS do not hold of a row is moved by element, and read a second time; so is all
 //           where y, dy and dx are aligned differently.
-// Measured: 4402 GB/s, 1.00 of 00_two_reads at 65536 x 4096 (earlier, H200, 2026-11-28)
+// Measured: 4422 GB/s, 1.00 of 00_two_reads at 65536 x 4096 (H200, 2026-11-28)
 //
 // For row-major y, dy and dx of shape (rows, cols) of any alignment: dx is that of 14_backward.cu
 // without a mask or dropout,
