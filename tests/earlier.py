@@ -6,8 +6,9 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 """
 
 OF_CROSS_ENTROPY = ("15_cross_entropy", "15_gradient", "15_loss_and_gradient")
-# In steps.jsonl and pipelines.jsonl.
+# In steps.jsonl, and in pipelines.jsonl.
 EARLIER = frozenset({"15_loss_and_gradient"})
+LINKED_EARLIER = frozenset({"15_cross_entropy", "15_gradient"})
 # Kernels that steps.jsonl has no record of yet, and those without profiler data.
 UNRECORDED: frozenset[str] = frozenset()
 UNPROFILED = frozenset({"13_long_columns"})
@@ -15,9 +16,9 @@ UNPROFILED = frozenset({"13_long_columns"})
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
 PROFILED_EARLIER: dict[str, frozenset[str]] = {
-    "counters": EARLIER,
-    "sass": EARLIER,
-    "sanitizer": EARLIER,
+    "counters": frozenset({"14_any_row", *OF_CROSS_ENTROPY}),
+    "sass": frozenset({"14_any_row", *OF_CROSS_ENTROPY}),
+    "sanitizer": frozenset({"14_any_row", *OF_CROSS_ENTROPY}),
 }
 # Notebooks that show such data.
 SHOWN_EARLIER: frozenset[str] = frozenset()

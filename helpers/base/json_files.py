@@ -250,7 +250,7 @@ def _object(kind: Any, others: bool) -> Reader:
         if missing := [name for name in readers if name in required and name not in given]:
             raise Unfit(f"lacks {missing[0]}")
         if not others and (unknown := [name for name in given if name not in readers]):
-            raise Unfit(f"has a key {unknown[0]!r}, which this version does not know")
+            raise Unfit(f"has a key {unknown[0][:40]!r}, which this version does not know")
         return {
             name: _inner(readers[name], one, name) if name in readers else one
             for name, one in given.items()

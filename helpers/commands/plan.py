@@ -26,11 +26,6 @@ from ..simt import CUPY_OPTIONS
 from ..simt.hardware import STATIC_SHARED_BYTES
 from ..simt.words import at_least
 
-# Shared memory that a kernel file declares itself beside what its launch asks for, at most: it
-# counts too, but only a compiler knows how much it is. Asking CUDA for room that is there without
-# it does no harm.
-MOST_STATIC_BYTES = 4096
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status: 0, or 2 if there is no such plan."""
@@ -113,10 +108,13 @@ def _arguments(bound: BoundKernel) -> Iterator[str]:
 
 
 def _attributes(bound: BoundKernel) -> str:
-    """What a launch needs beside its sizes, each with CUDA's name for it."""
+    """What a launch needs beside its sizes, each with CUDA's name for it. Only a compiler knows how
+    much shared memory the kernel file declares itself."""
     plan, needs = bound.plan, []
-    if plan.shared_mem + MOST_STATIC_BYTES > STATIC_SHARED_BYTES:
-        needs.append("cudaFuncAttributeMaxDynamicSharedMemorySize")
+    if plan.shared_mem:
+        unsure = ", if this and the static memory exceed 48 KB"
+        unsure *= plan.shared_mem <= STATIC_SHARED_BYTES
+        needs.append(f"cudaFuncAttributeMaxDynamicSharedMemorySize{unsure}")
     if plan.cluster > 8:
         needs.append("cudaFuncAttributeNonPortableClusterSizeAllowed")
     if plan.cooperative:

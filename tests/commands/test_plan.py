@@ -3,9 +3,7 @@
 import pytest
 
 from helpers.base import gpu
-from helpers.catalogue.registry import UNFUSED, known_steps
-from helpers.commands.plan import MOST_STATIC_BYTES, main
-from helpers.measure.records import has_record, load_record
+from helpers.commands.plan import main
 from helpers.run.bound import Kernel
 from tests.helpers.sources import APART
 
@@ -15,15 +13,15 @@ DYNAMIC = "cudaFuncAttributeMaxDynamicSharedMemorySize"
 @pytest.mark.parametrize(
     ("step", "rows", "cols", "asked"),
     [
-        ("variants/08_shared", 4, 196608, True),  # 48 KB, and what the code declares itself
-        ("variants/08_shared", 4, 32768, False),
-        ("variants/00_copy_bulk", 1024, 4096, True),
-        ("06_registers", 1024, 4096, False),
+        ("variants/08_shared", 4, 196608, f"{DYNAMIC}, if"),  # 48 KB, and what the code declares
+        ("variants/00_copy_bulk", 1024, 4096, f"{DYNAMIC}\n"),
+        ("06_registers", 1024, 4096, ""),
     ],
 )
 def test_shared_memory_past_48_kb_in_all_must_be_asked_for(step, rows, cols, asked, capsys) -> None:
     assert main([step, str(rows), str(cols)]) == 0
-    assert (DYNAMIC in capsys.readouterr().out) == asked
+    said = capsys.readouterr().out
+    assert asked in said and (DYNAMIC in said) == bool(asked)
 
 
 def test_strides_reach_the_plan_and_its_arguments(monkeypatch, capsys) -> None:
@@ -46,17 +44,6 @@ def test_choose_says_why(capsys) -> None:
     assert capsys.readouterr().out.startswith("08_cluster: a row that ")
     assert main(["choose", "64", "4096", "--y-stride", "64"]) == 2
     assert capsys.readouterr().err.startswith("y_stride = 64 is less than a row")
-
-
-def test_what_asks_for_shared_memory_declares_no_more_than_is_allowed_for() -> None:
-    declared = [
-        case.attributes["static_shared_bytes"]
-        for step in known_steps()
-        if step != UNFUSED and has_record(step)
-        for case in load_record(step).cases
-        if case.attributes and case.launch["shared_mem"] > 0
-    ]
-    assert len(declared) > 10 and max(declared) <= MOST_STATIC_BYTES
 
 
 @pytest.mark.parametrize("wish", ["0", "2"])

@@ -22,7 +22,7 @@ from helpers.measure.records import step_hash
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import PIPELINE_SHAPES, name_of
 from tests import made_up
-from tests.earlier import EARLIER, TUNED_SINCE
+from tests.earlier import LINKED_EARLIER, TUNED_SINCE
 from tests.made_up import FOLDER, pipeline_case, refused
 
 # (rows, cols, dtype, state) -> why what is chosen may be behind a variant there: its lead in calls
@@ -203,7 +203,7 @@ def test_recorded_choice_is_within_a_percent_of_its_best_variant(dtype: str) -> 
 @recorded
 def test_recorded_pipelines_around_softmax_are_of_the_kernels_as_they_are_now() -> None:
     for case in pipelines.around_cases(load_pipelines()):
-        current = not any(step.startswith(tuple(EARLIER)) for step in case.launches)
+        current = not any(step.startswith(tuple(LINKED_EARLIER)) for step in case.launches)
         assert bool(case.chosen) == case.is_current() == current, (
             f"{name_of(case.problem)} {case.state}: its kernel was edited: measure"
         )
