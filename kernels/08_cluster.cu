@@ -38,11 +38,11 @@
 // Measured with -ftz=true, as CuPy compiles.
 //
 // In the Build table `share` is the packs (16 bytes each) of a block, `most` the largest number of
-// packs per thread, measured on an H200, `fewest` the threads that it requires. From 16 KB of row,
-// a block takes 8 KB to 22 KB (`most_bytes`), half of that in a small matrix, unless a few rows use
-// clusters of 16. With few blocks (`few`), more threads with fewer packs each are faster; THREADS
-// is the least number of whole warps with room for them, so that few lanes idle. RESIDENT leaves a
-// thread 4 registers per pack and about 32 others.
+// packs per thread, measured on an H200, `fewest` the threads that it requires. From 16 KB to 352
+// KB of row, a block takes 8 KB to 22 KB (`most_bytes`), half of that in a small matrix, unless a
+// few rows use clusters of 16. With few blocks (`few`), more threads with fewer packs each are
+// faster; THREADS is the least number of whole warps with room for them, so that few lanes idle.
+// RESIDENT leaves a thread 4 registers per pack and about 32 others.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
     || !defined(EVICT_LAST) || !defined(STREAMING)

@@ -33,9 +33,10 @@
 //
 // y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, with
 // any alignment. y must not overlap x; memory between rows is neither read nor written. With
-// LATE=0 each row of x and of y must have the same alignment relative to 16 bytes. A row of all
-// -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be
-// allowed once: see cluster.cuh. Measured with -ftz=true, as CuPy compiles.
+// LATE=0, row r of y must begin as far past a 16-byte boundary as row r of x, for each r; the table
+// assumes that x and y themselves do: otherwise use LATE=1. A row of all -inf, or one with NaN or
+// +inf, gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be allowed once: see
+// cluster.cuh. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(LATE) \
     || !defined(RESIDENT) || !defined(EVICT_LAST)

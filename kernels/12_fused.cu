@@ -26,7 +26,7 @@
 //           EVICT_LAST = 2 * rows * row > l2
 // Launch:   block = ROWS * THREADS, block == ROWS * THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
-// Columns:  row * (1 + WIDE) % 16 == 0 && row >= 1024 && PACKS <= 8
+// Columns:  row * (1 + WIDE) % 16 == 0 && row >= 1024 && PACKS <= 8 && ROWS * THREADS <= 1024
 //           && row * (1 + WIDE) <= 16 * CLUSTER * THREADS * PACKS
 // Features: (WIDE == 0 || size == 2) && (DROPOUT + ZERO == 0 || LOG == 0)
 // Align:    16
@@ -104,7 +104,8 @@ struct Load {
         Beside::Fetched beside;
     };
 
-    // All loads of a pack. If it is hidden whole, x is 0; bias and mask: pack 0's, not used.
+    // All loads of a pack. If it is hidden whole, x is 0, and bias and mask are those of pack 0 of
+    // the same row: whatever they are, the pack stays hidden, or the row is NaN anyway.
     __device__ __forceinline__ Fetched fetch(int pack) const
     {
         const bool wanted = pack * columns < visible;

@@ -50,13 +50,19 @@
 //                      | 1024
 //           RESIDENT   = max(1, sm_threads / THREADS)
 //           EVICT_LAST = 2 * outer * dim * line > l2 && WIDTH * size == 16 && capability >= 80
+//           tiles      = THREADS / MEMBERS
+//           held       = TILE when WIDTH % TILE == 0
+//                      | WIDTH
+//           pitch      = TILE + 4 when TILE % 8 == 0
+//                      | TILE
 // Launch:   block = THREADS, block == THREADS,
 //           grid = ceil_div(outer * ceil_div(inner, TILE), THREADS / MEMBERS) * CLUSTER
 // Shared:   0
 // Columns:  (TILE == inner && dim * line % (WIDTH * size) == 0
 //            || TILE % WIDTH == 0 && line % (WIDTH * size) == 0)
 //           && dim * TILE <= CLUSTER * MEMBERS * PACKS * WIDTH && PACKS * WIDTH * size <= 256
-//           && THREADS <= 1024
+//           && THREADS <= 1024 && 64 + 8 * (tiles * (MEMBERS * held / TILE) * pitch
+//           + (tiles + CLUSTER + 1) * TILE) <= 49152
 //           && outer * ceil_div(inner, TILE) <= 2147483647
 // Align:    16
 // Dtype:    float32, float16, bfloat16

@@ -20,7 +20,8 @@
 //           EVICT_LAST = 5 * rows * row > 4 * l2 && capability >= 80
 // Launch:   block = THREADS * ROWS, block == THREADS * ROWS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
-// Columns:  row % 16 == 0 && packs <= CLUSTER * THREADS * PACKS && PACKS <= 2 * size
+// Columns:  cols >= 1 && row % 16 == 0 && THREADS * ROWS <= 1024
+//           && packs <= CLUSTER * THREADS * PACKS && PACKS <= 2 * size
 //           && (ROWS == 1 || CLUSTER == 1 && THREADS == 32)
 // Features: DROPOUT + MASK == 0 || LOG == 0
 // Align:    16

@@ -55,7 +55,7 @@
 // -inf, where m and l are -inf. loss and statistics must not overlap any other array. Clusters need
 // sm_90. Measured with -ftz=true, as CuPy compiles.
 //
-// Lanes that share a warp with other rows read their row at once, in UNROLL packs; other threads
+// With ROWS above 1, threads read all of their row at once, in UNROLL packs each; otherwise they
 // read UNROLL packs at a time. Few rows are spread over more blocks, and long ones too, so that
 // multiprocessors end at about the same time.
 

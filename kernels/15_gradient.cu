@@ -35,12 +35,12 @@
 //     dx       = dloss[row] * (p * (1 + 2 * z_loss * (m + l)) - s / cols)
 //     dx[t]   -= dloss[row] * (1 - s)
 //
-// m + l is not rounded to one number first: for a target that is predicted almost surely, p - 1
-// would then be mostly rounding error once logits reach several hundred.
+// m and l are added, and so rounded, only for z_loss: for a target that is predicted almost surely,
+// p - 1 would otherwise be mostly rounding error once logits reach several hundred.
 //
-// dx may be x itself; else it must not overlap x. Both may have any alignment. Where t is
-// ignore_index dx is 0; any other t outside 0 to cols - 1 gives NaN. Measured with -ftz=true, as
-// CuPy compiles.
+// dx may be x itself; else it must not overlap any other array. Both may start at any element.
+// Where t is ignore_index dx is 0; any other t outside 0 to cols - 1 gives NaN, and so does a row
+// with NaN or +inf, or of all -inf. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(BLOCKS) || !defined(THREADS) || !defined(PACKS) || !defined(EVICT_LAST)
 #error "compile with all macros of the Build table: -DBLOCKS=7 -DTHREADS=256 -DPACKS=4 \

@@ -35,8 +35,7 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   with the rule's PACKS, 16 blocks hold 2 MB of a row at most; dx that is aligned
-//           differently from x is written by element.
+// Wastes:   dx that is aligned differently from x is written by element.
 // Measured: 3899 GB/s, 0.91 of a copy at 4096 x 262144 bfloat16 (earlier, H200, 2026-11-28)
 //
 // For row-major x and dx of shape (rows, cols), with t = target[row], s = smoothing,
@@ -46,12 +45,14 @@
 //     dx        = dloss[row] * (exp(x - m) / exp(l) * (1 + 2 * z_loss * lse) - s / cols)
 //     dx[t]    -= dloss[row] * (1 - s)
 //
-// where lse = m + l, which is not rounded to one number first: see 15_gradient.cu. dloss must be
-// known before the loss: for the mean, 1 / the rows that are not ignored. 15_cross_entropy.cu and
-// 15_gradient.cu do without that, and take rows of any length, but read x twice.
+// where lse = m + l; they are added, and so rounded, only for z_loss (see 15_gradient.cu). dloss
+// must be known before the loss: for the mean, 1 / the rows that are not ignored.
+// 15_cross_entropy.cu and 15_gradient.cu do without that, and take rows of any length, but read x
+// twice. With the rule's PACKS, a row has at most 2 MB, which 16 blocks hold, or 128 KB where there
+// are no clusters.
 //
-// dx may be x itself; else it must not overlap x. loss must not overlap any other array. Both
-// matrices may have any alignment. Where t is ignore_index, loss and dx are 0; any other t
+// dx may be x itself; else it must not overlap any other array, and loss must not either. Both
+// matrices may start at any element. Where t is ignore_index, loss and dx are 0; any other t
 // outside 0 to cols - 1 gives NaN, and so does a row with NaN or +inf, or of all -inf. A cluster of
 // 16 must be allowed once: see cluster.cuh. Clusters need sm_90. Measured with -ftz=true, as CuPy
 // compiles.

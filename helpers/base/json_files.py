@@ -52,7 +52,9 @@ def _parsed(text: bytes, where: str) -> dict:
 
     try:
         data = json.loads(text.decode(), parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ValueError(f"{where} is damaged: it is nested too deeply") from None
+    except ValueError as error:
         raise ValueError(f"{where} is damaged: {error}") from None
     if not isinstance(data, dict):
         raise ValueError(f"{where} is damaged: {type(data).__name__} instead of an object")

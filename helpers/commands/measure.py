@@ -56,6 +56,7 @@ from ..problem.shapes import (
     compared_shapes,
     drawn,
     entries,
+    group_of,
     linked,
     name_of,
 )
@@ -243,7 +244,7 @@ def library_options(parser: argparse.ArgumentParser) -> None:
 
 def comparison_options(parser: argparse.ArgumentParser) -> None:
     library_options(parser)
-    help = "N problems drawn at random instead, and with --only as many of each group"
+    help = "N problems drawn at random instead; with --only, those that match of N per operation"
     parser.add_argument("--drawn", type=at_least(1), metavar="N", help=help)
     help = "of the draw: the commit that froze the tuned plans"
     parser.add_argument("--seed", type=hexadecimal, metavar="COMMIT", default="0", help=help)
@@ -266,7 +267,8 @@ def comparison(options: argparse.Namespace) -> int:
     not recorded.
 
     `--drawn N` compares N problems drawn at random instead, with the rule's plan beside ours where
-    the table of tuned plans has another one, and prints the losses first.
+    the table of tuned plans has another one, and prints the losses first; baselines are timed in
+    one process. It replaces an earlier draw of the same operations.
     """
     use_cache()
     kind = Unseen if options.drawn else Comparison
@@ -274,16 +276,20 @@ def comparison(options: argparse.Namespace) -> int:
     names, seed = tuple(options.baselines), options.seed if options.drawn else ""
     problems = bench.that_fit([one for one in compared(options) if campaign.asked(title_of(one))])
     campaign.order = problems if options.drawn else order()
-    if options.drawn:  # a draw replaces one with another seed
-        known = campaign.known.items()
-        campaign.known = {key: one for key, one in known if one.seed == seed}
+    if options.drawn:  # a draw replaces those of its operations with another seed
+        drawn_now = {group_of(one) for one in problems}
+        campaign.known = {
+            key: one
+            for key, one in campaign.known.items()
+            if one.seed == seed or group_of(one.problem) not in drawn_now
+        }
     why = {problem: campaign.why(problem, names) for problem in problems}
     due = [problem for problem in problems if why[problem]]
     if not options.drawn:
         due.sort(key=lambda problem: REASONS.index(why[problem]))
     tasks = [ComparisonTask(one, campaign.run, names, seed) for one in due]
     failed = campaign.carry_out(tasks, len(problems))
-    for number in range(2, DRAWS + 1):
+    for number in range(2, 2 if options.drawn else DRAWS + 1):
         known = [campaign.known[one] for one in problems if one in campaign.known]
         tasks = [Draw(case, names) for case in known if (names := case.to_draw())]
         tasks = [task for task in tasks if len(task.case.draws) == number - 2]

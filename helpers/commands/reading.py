@@ -4,9 +4,8 @@ One line a notebook, core and deeper: the estimated minutes, what the notebook s
 read in it. The exit status is 1 if one takes over 25 minutes or states others, which are rounded up
 to a multiple of five, or five more if the estimate is close to that.
 
-Time = prose words / (100 per minute) + 5 s per line of code + 2.5 s per line of text output, of
-which a kernel listing repeats many that are known. Two readers of the core notebooks estimated 322
-minutes for all of them; with these rates, it is 321.
+Time = prose words / (100 per minute) + 5 s per line of code + 2.5 s per line of text output, about
+what two readers of the core notebooks estimated.
 
 - Prose is Markdown, headings, tables and formulas too, without `<details>` blocks (hints and
   answers), lines that only contain links and bold labels (navigation, questions for deeper

@@ -264,6 +264,8 @@ class Campaign:
             return REASONS[1]
         same = {**self.versions, **versions}.items() <= one.run.versions.items()
         same = same and store.same_meaning(one.run, self.run.protocol) and {*names} <= one.names
+        if self.kind.campaign == "profile":  # its protocol names what was asked of the tools
+            same = same and one.run.protocol == self.run.protocol
         return "" if same else REASONS[2]
 
     def put(self, found: Iterable[Observation]) -> None:

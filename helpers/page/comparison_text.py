@@ -95,7 +95,7 @@ def tables(cases: Sequence[Comparison], groups: Mapping, chains: Mapping) -> lis
         "",
         *(f"- {line}" for line in loss_lines(cases)),
         *[""] * any(case.verdict == "LOSS" for case in cases),
-        "Back to back with producer and consumer kernels, beside the two best baselines:",
+        "Back to back with producer and consumer kernels:",
         "",
         *pipeline_table(chains),
     ]
@@ -245,6 +245,7 @@ def case_table(cases: Iterable[Comparison]) -> list[str]:
     """One line per case: fractions of the bandwidth baseline, the speedup with its interval, the
     verdict."""
     rows = []
+    words = dict(zip(VERDICTS, [*COUNTS, "not supported by us"], strict=True))
     for case in cases:
         ours, beside, speedup = ["-", "-"], ["-", "-"], "-"
         if case.step:
@@ -254,7 +255,7 @@ def case_table(cases: Iterable[Comparison]) -> list[str]:
             beside = [title(best) + less, share_cell(case, best)]
         if case.step and case.best_baseline:
             speedup = interval(case).replace(" to ", "&nbsp;to&nbsp;")
-        rows.append([case.problem.place(), *ours, *beside, speedup, case.verdict])
+        rows.append([case.problem.place(), *ours, *beside, speedup, words[case.verdict]])
     of = "of a copy"
     titles = ["rows x columns", "ours", of, "best baseline", of, "speedup", "verdict"]
     return markdown_table(titles, rows)

@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + a write for each 512 elements
-// Wastes:   nothing; it is no softmax, but what stands behind one (helpers/measure/chain.py).
+// Wastes:   nothing; it is no softmax, but what stands behind one (helpers/measure/pipelines.py).
 // Measured: as a part of the pipelines with it
 //
 // y[i] is the sum of what warp i reads of the rows * cols floats of x: 4 times 16 bytes a thread.

@@ -210,6 +210,10 @@ def test_problems_drawn_at_random_are_compared_with_the_rule_too(
     assert command.main(drawing) == 0 and len(machine) == 3, "it is resumed"
     with pytest.raises(SystemExit):
         command.main(["comparison", "--drawn", "3", "--seed", "tuesday"])
+    assert command.main([*drawing[:2], "1", "--seed", "06bc5b1", "--only", "^any axis"]) == 0
+    assert {*problems} < {one.problem for one in store.read(Unseen, FOLDER)}, "another operation"
+    assert command.main([*drawing[:2], "1", "--seed", "06bc5b1"]) == 0
+    assert not {*problems} & {one.problem for one in store.read(Unseen, FOLDER)}
     around = drawn(9, "06bc5b0", AXIS)
     assert all(p.inner > 1 and p.rows % p.inner == 0 and not p.plain for p in around)
 

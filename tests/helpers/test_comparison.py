@@ -227,7 +227,7 @@ def test_no_unsupported_vanishes(tmp_path: Path, monkeypatch) -> None:
     assert rows["cuDNN"] == ["0", "0", "0", "1: wrong result"]
     assert rows["Triton tutorial"][3] == "1: wrong result: left NaN in its output"
     assert "Liger" not in rows
-    assert rows_of(comparison_text.every_case())["65536 x 77"][-1] == "unsupported"
+    assert rows_of(comparison_text.every_case())["65536 x 77"][-1] == "not supported by us"
 
 
 def test_losses_are_said_by_name() -> None:

@@ -14,7 +14,7 @@ from helpers.catalogue.header import header
 from helpers.catalogue.plan import Header, Plan
 from helpers.catalogue.registry import PRODUCTION, source, split_trial, steps, variants
 from helpers.problem.problem import DTYPES, MAX_INT, Problem
-from helpers.run.bound import Kernel
+from helpers.run.bound import Kernel, load
 
 SIZES = [(sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (4, 50, 126)]
 CAPABILITIES = (75, 80, 86, 89, 100, 120)
@@ -219,3 +219,23 @@ def test_the_largest_and_the_smallest_matrix_have_a_kernel() -> None:
                     one = planned(source(f"{file}.cu"), rows, cols, dtype, gpu, cols, cols)
                     check_limits(gpu, one.plan)
                     assert too_many([one]) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "problem", "capability"),
+    [
+        ("12_fused", Problem(64, 1048576, "bfloat16"), 90),
+        (
+            "13_any_axis",
+            Problem(8192, 8192, "float16", inner=1024, operation="softmax_any_axis"),
+            80,
+        ),
+        ("13_any_axis", Problem(8, 256521, "float16", inner=8, operation="softmax_any_axis"), 120),
+        ("14_backward", Problem(64, 300000, operation="softmax_backward"), 90),
+    ],
+)
+def test_a_plan_that_its_code_would_not_compile_is_refused(file, problem, capability) -> None:
+    """By the header, before a compiler fails on one of its assertions."""
+    gpu = Gpu(capability, 108, 40 * 2**20)
+    with pytest.raises(ValueError, match="its header says"):
+        assert load(file).at(problem, gpu).plan

@@ -24,7 +24,7 @@ from .races import OWNER, STRONG_READ, THREAD, WEAK_READ, WEAK_WRITE, Epochs, Ra
 # The owner of bytes: none, an asynchronous copy that writes or reads them, or an mbarrier.
 FREE, WRITTEN, READ, MBARRIER = range(4)
 RACE = "race on shared memory"
-UNWAITED = "result of an asynchronous operation used without a wait"
+UNWAITED = "asynchronous result used without a wait"
 OWNED = "an operation that no thread has waited for may still be accessing these bytes"
 OVERWRITTEN = "mbarrier overwritten"
 IN_USE = "these bytes hold an mbarrier; mbarrier.inval has to end it before they hold anything else"

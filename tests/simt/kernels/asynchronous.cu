@@ -37,7 +37,7 @@ extern "C" __global__ void no_wait(const float* x, float* y, int n)
     COPY_4(&s[t], x + i);
     commit();
     __syncthreads();
-    y[i] = s[63 - t];  // <- result of an asynchronous operation used without a wait
+    y[i] = s[63 - t];  // <- asynchronous result used without a wait
 }
 
 extern "C" __global__ void no_wait_clean(const float* x, float* y, int n)
@@ -68,7 +68,7 @@ extern "C" __global__ void last_stage(const float* x, float* y, int n)
         }
         wait_group<1>();
         __syncthreads();
-        y[k * 64 + t] = s[k % 2][63 - t];  // <- result of an asynchronous operation used without a wait
+        y[k * 64 + t] = s[k % 2][63 - t];  // <- asynchronous result used without a wait
         __syncthreads();
     }
 }
@@ -125,7 +125,7 @@ extern "C" __global__ void no_commit(const float* x, float* y, int n)
     COPY_4(&s[t], x + i);
     wait_group<0>();
     __syncthreads();
-    y[i] = s[63 - t];  // <- result of an asynchronous operation used without a wait
+    y[i] = s[63 - t];  // <- asynchronous result used without a wait
 }
 
 extern "C" __global__ void no_commit_clean(const float* x, float* y, int n)
@@ -216,7 +216,7 @@ extern "C" __global__ void store_meanwhile(const float* x, float* y, int n)
     const int i = blockIdx.x * blockDim.x + t;
     COPY_4(&s[t], x + i);
     commit();
-    if (i >= n) s[t] = 0.0f;  // <- result of an asynchronous operation used without a wait
+    if (i >= n) s[t] = 0.0f;  // <- asynchronous result used without a wait
     wait_group<0>();
     __syncthreads();
     y[i] = s[63 - t];

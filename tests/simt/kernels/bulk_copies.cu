@@ -230,7 +230,7 @@ extern "C" __global__ void buffer_still_read(const float* x, float* y, int n)
     x += blockIdx.x * n * 64;
     y += blockIdx.x * n * 64;
     for (int k = 0; k < n; ++k) {
-        s[63 - t] = x[k * 64 + t];  // <- result of an asynchronous operation used without a wait
+        s[63 - t] = x[k * 64 + t];  // <- asynchronous result used without a wait
         fence_async();
         __syncthreads();
         if (t == 0) {
@@ -277,7 +277,7 @@ extern "C" __global__ void other_thread_waits(const float* x, float* y, int n)
     }
     if (t == 32) bulk_wait_read();
     __syncthreads();
-    s[t] = 0.0f;  // <- result of an asynchronous operation used without a wait
+    s[t] = 0.0f;  // <- asynchronous result used without a wait
     if (t == 0) bulk_wait();
 }
 

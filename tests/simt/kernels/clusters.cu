@@ -394,7 +394,7 @@ extern "C" __global__ __cluster_dims__(2) void st_async_not_waited(const float* 
     STORE_ASYNC(&s[63 - t], x[i], &full, other);
     cluster_arrive();
     CLUSTER_WAIT();
-    y[i] = s[t];  // <- result of an asynchronous operation used without a wait
+    y[i] = s[t];  // <- asynchronous result used without a wait
 }
 
 extern "C" __global__ __cluster_dims__(2) void st_async_not_waited_clean(const float* x, float* y)

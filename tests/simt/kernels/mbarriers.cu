@@ -18,7 +18,7 @@ extern "C" __global__ void read_before_wait(const float* x, float* y, int n)
         BULK_LOAD(s, x + i, sizeof(s), &full);
     }
     __syncthreads();
-    y[i] = s[63 - t];  // <- result of an asynchronous operation used without a wait
+    y[i] = s[63 - t];  // <- asynchronous result used without a wait
     WAIT(&full, 0);
 }
 
@@ -52,7 +52,7 @@ extern "C" __global__ void never_waited(const float* x, float* y, int n)
         BULK_LOAD(s, x + i, sizeof(s), &full);
     }
     __syncthreads();
-    y[i] = s[63 - t];  // <- result of an asynchronous operation used without a wait
+    y[i] = s[63 - t];  // <- asynchronous result used without a wait
 }
 
 extern "C" __global__ void never_waited_clean(const float* x, float* y, int n)
@@ -87,7 +87,7 @@ extern "C" __global__ void wrong_parity(const float* x, float* y, int n)
     }
     __syncthreads();
     WAIT(&full, 1);
-    y[i] = s[63 - t];  // <- result of an asynchronous operation used without a wait
+    y[i] = s[63 - t];  // <- asynchronous result used without a wait
 }
 
 extern "C" __global__ void wrong_parity_clean(const float* x, float* y, int n)
@@ -126,7 +126,7 @@ extern "C" __global__ void parity_stays(const float* x, float* y, int n)
             BULK_LOAD(s, x + k * 64, sizeof(s), &full);
         }
         WAIT(&full, 0);
-        y[k * 64 + t] = s[63 - t];  // <- result of an asynchronous operation used without a wait
+        y[k * 64 + t] = s[63 - t];  // <- asynchronous result used without a wait
         __syncthreads();
     }
 }
@@ -205,7 +205,7 @@ extern "C" __global__ void too_few_bytes(const float* x, float* y, int n)
     }
     __syncthreads();
     WAIT(&full, 0);
-    y[i] = s[0][63 - t] + s[1][t];  // <- result of an asynchronous operation used without a wait
+    y[i] = s[0][63 - t] + s[1][t];  // <- asynchronous result used without a wait
 }
 
 extern "C" __global__ void too_few_bytes_clean(const float* x, float* y, int n)
@@ -276,7 +276,7 @@ extern "C" __global__ void no_bytes_expected(const float* x, float* y, int n)
     }
     __syncthreads();
     WAIT(&full, 0);
-    y[i] = s[63 - t];  // <- result of an asynchronous operation used without a wait
+    y[i] = s[63 - t];  // <- asynchronous result used without a wait
 }
 
 extern "C" __global__ void no_bytes_expected_clean(const float* x, float* y, int n)

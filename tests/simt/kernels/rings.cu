@@ -77,7 +77,7 @@ extern "C" __global__ void ring_without_empty(const float* x, float* y, int n)
     if (t == 0) {
         for (int k = 0; k < n; ++k) {
             EXPECT(&full[k % 2], sizeof(s[0]));
-            BULK_LOAD(s[k % 2], x + k * 32, sizeof(s[0]), &full[k % 2]);  // <- result of an asynchronous operation used without a wait
+            BULK_LOAD(s[k % 2], x + k * 32, sizeof(s[0]), &full[k % 2]);  // <- asynchronous result used without a wait
         }
     } else if (t >= 32) {
         for (int k = 0; k < n; ++k) {
