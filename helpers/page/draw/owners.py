@@ -40,7 +40,7 @@ COLUMNS, ROWS = 33, 16  # number of drawn cells: a cell has space for a lane num
 LEFT, TOP, WIDTH = 66, 54, 606  # pixels: start and maximum width of the matrix
 DIGIT = 8.2  # pixels of width
 PACK = 16  # bytes: the widest access of a lane, aligned to as many
-NOBODY = -1
+NO_OWNER = -1
 UNITS = ("lane", "warp", "block")
 VERBS = {
     "load": ("loads", "loaded"),
@@ -58,7 +58,7 @@ ARROW = {"arrowstyle": "-|>", "color": BLUE, "linewidth": 2, "shrinkA": 0, "shri
 class Owners:
     """Per element, as arrays of shape (rows, cols)."""
 
-    block: np.ndarray  # linear index, or NOBODY
+    block: np.ndarray  # linear index, or NO_OWNER
     thread: np.ndarray  # within its block
     several: dict[str, np.ndarray]  # bool per unit: others access it too
     times: np.ndarray  # number of accesses
@@ -71,11 +71,11 @@ class Owners:
         return VERBS[self.kind][0]
 
     def unit(self, by: str) -> np.ndarray:
-        """The index of each lane, warp or block in the launch; or NOBODY."""
+        """The index of each lane, warp or block in the launch; or NO_OWNER."""
         if by == "block":
             return self.block
         whole = self.block * 1024 + self.thread
-        return np.where(self.block < 0, NOBODY, whole // WARP if by == "warp" else whole)
+        return np.where(self.block < 0, NO_OWNER, whole // WARP if by == "warp" else whole)
 
     def number(self, by: str) -> np.ndarray:
         """The index of the lane within its warp, or of the warp within its block."""
@@ -159,7 +159,7 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
     kinds = {one.kind for one in ours}
     kind = next((one for one in VERBS if one in kinds), "load")
     count, size = shape[0] * shape[1], trace.arrays[array].dtype.itemsize
-    block, thread = np.full(count, NOBODY), np.zeros(count, np.int64)
+    block, thread = np.full(count, NO_OWNER), np.zeros(count, np.int64)
     several = {unit: np.zeros(count, bool) for unit in UNITS}
     times, width = np.zeros((2, count), np.int64)
     request = np.zeros(count, bool)
@@ -178,7 +178,7 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
         np.add.at(times, places, 1)
         request[places] |= one is first_request
         number = block_number(trace, one.block)
-        free = block[places] == NOBODY
+        free = block[places] == NO_OWNER
         block[places[free]], thread[places[free]] = number, threads[free]
         width[places[free]] = one.width
         others = block[places] != number
@@ -210,7 +210,7 @@ def _cells(axes, cell: Box, by: str, told, number, narrow, roles: bool) -> None:
     """Draw a box around neighbours in a row that are equal in what is `told`: the owner, whether it
     has several, and the width."""
     unit, several, *_ = told
-    owners = np.unique(number[unit != NOBODY]).tolist()
+    owners = np.unique(number[unit != NO_OWNER]).tolist()
     few = not roles and (by != "lane" or len(owners) <= len(HUES))
     digits = max((len(str(owner)) for owner in owners), default=0)
     for row in range(len(unit)):
@@ -219,7 +219,7 @@ def _cells(axes, cell: Box, by: str, told, number, narrow, roles: bool) -> None:
         for left, right in pairwise(edges):
             x, y = LEFT + left * cell.width, TOP + row * cell.height
             box = Box(x, y, (right - left) * cell.width, cell.height)
-            if unit[row, left] == NOBODY:
+            if unit[row, left] == NO_OWNER:
                 rectangle(axes, box, "white", PALE, 0.8)
                 continue
             owner, shared = int(number[row, left]), bool(several[row, left])
@@ -303,9 +303,9 @@ def _arrow(axes, along: str, cell: Box, shape) -> None:
 
 def _sentence(found: Owners, by: str, array: str, along: str, names: str) -> str:
     unit = found.unit(by)
-    if (unit == NOBODY).all():
+    if (unit == NO_OWNER).all():
         return f"No thread {found.does} an element of {array}."
-    row, col = (int(one) for one in np.argwhere(unit != NOBODY)[0])
+    row, col = (int(one) for one in np.argwhere(unit != NO_OWNER)[0])
     mine = np.flatnonzero(unit[row] == unit[row, col])
     name = f"{by.capitalize()} {found.number(by)[row, col]}"
     if by == "lane" and (found.thread >= WARP).any():
@@ -327,6 +327,6 @@ def _owner_of_line(found: Owners, columns: bool) -> str:
     """The owners of a row, or of a column, in words: the largest unit of which it has several."""
     for by, inside in (("block", ""), ("warp", "one block of "), ("lane", "one warp: ")):
         unit = found.unit(by).T if columns else found.unit(by)
-        counts = {len(np.unique(line[line != NOBODY])) for line in unit}
+        counts = {len(np.unique(line[line != NO_OWNER])) for line in unit}
         if max(counts) > 1 or by == "lane":
             return f"{inside}{'at most ' * (len(counts) > 1)}{counted(max(counts), by)}"

@@ -465,7 +465,7 @@ def test_each_stream_has_a_workspace_of_its_own_that_grows(text: str) -> None:
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((1, 40001), 1), ((40000, 2), 0)])
-def test_a_captured_call_gets_a_workspace_that_nobody_else_gets(
+def test_a_captured_call_gets_a_workspace_of_its_own(
     shape: tuple[int, int], axis: int, text: str
 ) -> None:
     here, x = Here(text, OLD), values(*shape)
