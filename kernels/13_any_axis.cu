@@ -4,16 +4,26 @@
 // Computes: softmax_any_axis
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    line       = inner * size
-//           whole      = line % 32 > 0 && inner <= 128 && dim * line <= 1048576
-//           aligned    = dim * line when whole == 1
+//           slice      = dim * line
+//           wider      = line % (2 * size) > 0 && dim % 2 == 0
+//           most_cols  = 128 when capability < 90 || slice % (2 * size) > 0
+//                      | 512 when wider == 1
+//                      | 256 when slice <= 262144
+//                      | 128
+//           whole      = line % 32 > 0 && inner <= most_cols && slice <= 1048576
+//           aligned    = slice when whole == 1
 //                      | line
 //           WIDTH      = 16 / size when aligned % 16 == 0
 //                      | 8 / size when aligned % 8 == 0
 //                      | 2 when aligned % (2 * size) == 0
 //                      | 1
-//           most_bytes = 512 when dim <= 128
-//                      | 256 when dim <= 512 && line % 32 > 0 && WIDTH * size == 16
-//                      | 16 when dim > 8192 && WIDTH * size == 2
+//           bytes      = WIDTH * size
+//           most_bytes = 512 when dim <= 128 && bytes >= 8
+//                      | 256 when line % 32 > 0 && dim <= 512 && bytes == 16
+//                      | 256 when line % 32 > 0 && dim <= 2048 && capability >= 90
+//                        && (size == 4 || WIDTH >= 4)
+//                      | 128 when line % 32 > 0 && dim <= 4096 && capability >= 90
+//                      | 16 when dim > 8192 && bytes == 2
 //                      | 128 when dim <= 8192 && size == 4 && capability >= 90
 //                      | 128 when dim <= 2048 && capability >= 90 || dim <= 512
 //                      | 64 when dim <= 16384 && capability >= 90 || dim <= 1024
@@ -22,34 +32,45 @@
 //                      | 128 when dim <= 20480 && size == 4
 //                      | 64 when dim <= 40960 && size == 4 || dim <= 32768
 //                      | 16
-//           TILE       = inner when whole == 1 || line <= most_bytes
-//                      | most_bytes / size
+//           across     = ceil_div(line, most_bytes)
+//           unit       = min(32, most_bytes)
+//           TILE       = inner when whole == 1 || across == 1
+//                      | ceil_div(line, unit * across) * unit / size
 //           period     = TILE / WIDTH when TILE % WIDTH == 0
 //                      | TILE
 //           packs      = dim * TILE / WIDTH
 //           large      = dim * TILE * size > 1048576
-//           most       = 16 when large == 1 && WIDTH * size == 16
-//                      | 28 when large == 1 && WIDTH * size == 8
+//           most       = 16 when large == 1 && bytes == 16
+//                      | 28 when large == 1 && bytes == 8
 //                      | 40 when large == 1
-//                      | 2 when dim * line <= 64 || whole == 1 && size == 4 && dim * line <= 2048
-//                      | 4 when whole == 1
-//                        && (dim * line <= 512 || size == 4 && dim * line <= 8192)
-//                      | 16 when size == 2 && dim > 512 && dim * line > 65536
-//                      | 8 when WIDTH * size == 16
+//                      | 2 when slice <= 64
+//                      | 2 when whole == 1 && slice <= 2048 && bytes == 16 && size == 4
+//                      | 4 when whole == 1 && slice <= 320 && WIDTH > 1
+//                      | 4 when whole == 1 && slice <= 8192 && bytes == 16 && size == 4
+//                      | 8 when whole == 1 && (slice <= 512 || slice <= 8192 && size == 4)
+//                      | 24 when whole == 1 && slice <= 16384 && bytes == 2 && dim > 96
+//                      | 32 when bytes <= 4 && packs > 8192
+//                      | 16 when size == 2 && line > 8 && line <= 32
+//                      | 16 when size == 2 && dim > 512 && slice > 65536
+//                      | 8 when bytes == 16
 //                      | 16
-//           of_block   = min(4096, 512 * most) when WIDTH * size == 16
+//           of_block   = min(4096, 512 * most) when bytes == 16
 //                      | 512 * most
 //           CLUSTER    = 1 when capability < 90
 //                      | min(16, power_of_two(ceil_div(packs, of_block)))
 //           share      = ceil_div(packs, CLUSTER)
-//           MEMBERS    = period * ceil_div(share, period * most)
+//           members    = period * ceil_div(share, period * most)
+//           MEMBERS    = period * ceil_div(share, 12 * period) when members > 512 && most == 8
+//                      | members
 //           PACKS      = ceil_div(share, MEMBERS)
-//           THREADS    = 128 when MEMBERS <= 128 && CLUSTER == 1
+//           THREADS    = 128 when CLUSTER == 1 && 128 / MEMBERS * MEMBERS > 100
+//                      | 32 * ceil_div(256 / MEMBERS * MEMBERS, 32) when CLUSTER == 1
+//                        && MEMBERS <= 128
 //                      | 32 * ceil_div(MEMBERS, 32)
-//           sm_threads = 512 when PACKS * WIDTH * size > 128
+//           sm_threads = 512 when PACKS * bytes > 128
 //                      | 1024
 //           RESIDENT   = max(1, sm_threads / THREADS)
-//           EVICT_LAST = 2 * outer * dim * line > l2 && WIDTH * size == 16 && capability >= 80
+//           EVICT_LAST = 2 * outer * slice > l2 && bytes == 16 && capability >= 80
 //           tiles      = THREADS / MEMBERS
 //           held       = TILE when WIDTH % TILE == 0
 //                      | WIDTH

@@ -11,9 +11,11 @@
 //           share      = ceil_div(packs, CLUSTER)
 //           each       = 2 when rows * row <= l2 && (CLUSTER == 1 || share <= 512)
 //                      | 4
-//           least      = 2 when packs <= 4 && (size == 4 || row % 16 == 0)
+//           least      = 2 when size == 4 || row % 16 == 0 || row % 8 == 0 && packs <= 2
 //                      | 4
-//           lanes      = min(32, max(least, power_of_two(ceil_div(packs, 3))))
+//           of_lane    = 2 when size == 4 || packs > 8 && packs <= 16
+//                      | 3
+//           lanes      = min(32, max(least, power_of_two(ceil_div(packs, of_lane))))
 //           THREADS    = 32 when packs > 48 && packs <= 128 && 4 * rows * row <= l2
 //                      | 128 when packs <= 128
 //                      | min(1024, 32 * ceil_div(share, 32 * each))

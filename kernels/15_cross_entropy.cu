@@ -9,7 +9,13 @@
 //           together = packs <= 256 || size == 2 && small == 0 && packs <= 512
 //           most     = 16 when size == 2 && small == 0 && packs <= 160
 //                    | 32
-//           lanes    = min(most, max(2, power_of_two(ceil_div(packs, 5))))
+//           tiny     = 20 * rows * row <= l2
+//           of_lane  = 3 when tiny == 1
+//                    | 7 when size == 2 && row % 16 > 0 && packs <= 14 && small == 0
+//                    | 5
+//           least    = 1 when size == 2
+//                    | 2
+//           lanes    = min(most, max(least, power_of_two(ceil_div(packs, of_lane))))
 //           spread   = min(ceil_div(4 * sms, rows), ceil_div(packs, 512))
 //           CLUSTER  = 1 when capability < 90 || packs <= 1024
 //                    | min(8, power_of_two(max(ceil_div(packs, 5120), spread)))

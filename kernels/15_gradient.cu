@@ -8,7 +8,7 @@
 //                      | 4
 //           BLOCKS     = max(1, ceil_div(packs, 256 * each))
 //           share      = ceil_div(packs, BLOCKS)
-//           least      = 2 when row % 16 == 0
+//           least      = 2 when row % 16 == 0 || row % 8 == 0 && packs <= 2
 //                      | 4
 //           THREADS    = max(least, power_of_two(ceil_div(packs, 3))) when packs <= 96
 //                      | max(64, 32 * ceil_div(share, 32 * each))

@@ -10,12 +10,16 @@
 //                      | 16 when 16 * rows <= sms || packs > min(36864, 12288 * size)
 //                      | min(8, power_of_two(ceil_div(packs, 1280)))
 //           share      = ceil_div(packs, CLUSTER)
-//           each       = 2 when packs <= 1024 && 20 * rows * row <= l2
-//                      | 4 when packs <= 1024 && small == 1
+//           tiny       = 20 * rows * row <= l2
+//           each       = 3 when packs <= 90 && tiny == 1
+//                      | 2 when packs <= 1024 && tiny == 1
+//                      | 5 when packs <= 1024 && small == 1
 //                      | 12 when CLUSTER == 8 && share > 2048
 //                      | 8
-//           lanes      = min(32, max(4, power_of_two(ceil_div(packs, each))))
-//           together   = packs <= 16 * each || packs <= 32 * each && small == 0
+//           least      = 2 when row <= 96 && row % 4 == 0
+//                      | 4
+//           lanes      = min(32, max(least, power_of_two(ceil_div(packs, each))))
+//           together   = packs <= 90 || packs <= 256 && small == 0
 //           THREADS    = 128 when together == 1
 //                      | 32 * ceil_div(share, 32 * each)
 //           ROWS       = 128 / lanes when together == 1
