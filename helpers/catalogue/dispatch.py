@@ -235,16 +235,21 @@ RANKINGS = {
     "softmax_any_axis": (
         _rank(
             "13_any_axis",
-            "columns that are apart, in lines that a tile is as wide as, or in a small tensor",
+            "another axis: a tile is as wide as a line (inner elements), or x fits in a quarter of "
+            "the L2",
             "whole == 1 || line <= most_bytes || outer * dim * line <= l2 / 4",
         ),
         _rank(
             "13_any_axis",
-            "columns that are apart, of which a cluster holds enough side by side",
+            "another axis: a cluster has room for tiles wider than 32 bytes of a line",
             "most_bytes > 32 && (line % 4 == 0 || dim <= 512)",
         ),
-        _rank("13_long_columns", "columns of which a cluster holds too few side by side"),
-        _rank("13_any_axis", "columns that are apart, whatever their length"),
+        _rank(
+            "13_long_columns",
+            "another axis: tiles in a cluster would be at most 32 bytes wide, or be read 2 bytes "
+            "at a time",
+        ),
+        _rank("13_any_axis", "another axis: columns that 13_long_columns does not take"),
     ),
     "softmax_backward": (
         _rank(
