@@ -85,6 +85,12 @@ class Observation:
         """Whether kernels, their code and their launches are still those that were measured."""
         return True
 
+    def is_valid_under(self, protocol: Protocol) -> bool:
+        """Whether it need not be measured again by a protocol: it was measured by another version,
+        or by the same one with the same text."""
+        own = self.run.protocol
+        return own["version"] != protocol["version"] or own == protocol
+
 
 @dataclass(frozen=True)
 class AtProblem(Observation):
@@ -259,15 +265,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Problem):
         return value.to_json()
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
-
-
-# ---- what may be compared -----------------------------------------------------------------------
-
-
-def same_meaning(run: Run, protocol: Protocol) -> bool:
-    """Whether a run's protocol may be called by its version: it has another one, whose observations
-    stay valid, or the same one with the same text."""
-    return run.protocol["version"] != protocol["version"] or run.protocol == protocol
 
 
 def latest(observations: Sequence[Kind]) -> Run:

@@ -11,8 +11,10 @@ import argparse
 import importlib.util
 import inspect
 import itertools
+import re
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,14 +27,7 @@ from ..catalogue.tuned import Tuned
 from ..measure import baselines, bench, call_times, side_by_side
 from ..measure import pipelines as pipelined
 from ..measure.call_times import CallTask, CallTimes, best_baselines
-from ..measure.campaign import (
-    REASONS,
-    Campaign,
-    CampaignTask,
-    Failure,
-    add_shared_options,
-    use_cache,
-)
+from ..measure.campaign import Campaign, CampaignTask, Failure, use_cache
 from ..measure.comparison import DRAWS, Comparison, Unseen, order
 from ..measure.comparison import DTYPES as COMPARED
 from ..measure.pipelines import Pipeline
@@ -58,7 +53,6 @@ from ..problem.shapes import (
     entries,
     group_of,
     linked,
-    name_of,
 )
 from ..simt.words import at_least, rows_x_cols
 
@@ -80,6 +74,15 @@ class StepsTask(CampaignTask):
 
     def __str__(self) -> str:
         return self.at.place(dtype=True)
+
+    def wanted_keys(self) -> list[tuple[str, Problem]]:
+        return [(name, self.at) for name in self.names]
+
+    def title(self, key: tuple[str, Problem]) -> str:
+        return f"{key[0]} at {self}"
+
+    def of(self, keys: Sequence[tuple[str, Problem]]) -> StepsTask:
+        return replace(self, names=tuple(name for name, _ in keys))
 
     def measure(self) -> list[Case]:
         side_by_side.free_memory()
@@ -105,18 +108,20 @@ def rate(case: Case) -> str:
 class Steps(Campaign):
     """The first new case of a step replaces all cases of the step that are out of date."""
 
-    stale: Set[Hashable] = frozenset()
+    def __init__(self, options: argparse.Namespace, torch: Mapping[str, str]):
+        super().__init__(Case, bench.PROTOCOL, options)
+        self.torch = torch  # its version, on which only `TORCH` depends
+        self.stale = {key for key in self.known if self.change(key)}
+
+    def versions_of(self, key: tuple[str, Problem]) -> Mapping[str, str]:
+        return {**self.versions, **self.torch} if key[0] == TORCH else self.versions
 
     def put(self, found: Sequence[Case]) -> None:
         steps = {case.step for case in found}
         gone = {key for key in self.stale if self.known[key].step in steps}
-        self.stale = self.stale - gone
+        self.stale -= gone
         self.known = {key: one for key, one in self.known.items() if key not in gone}
         super().put(found)
-
-
-def steps_options(parser: argparse.ArgumentParser) -> None:
-    add_shared_options(parser, "minutes", "jobs")
 
 
 def steps(options: argparse.Namespace) -> int:
@@ -127,34 +132,27 @@ def steps(options: argparse.Namespace) -> int:
     cuda-bindings, NumPy and ml_dtypes; if PyTorch is installed, its softmax is timed too, as
     "00_torch". --only finds names such as "07_warp-ROWS2 at 262144 x 1024 float32".
     """
-    names = [*known_steps(), TORCH]
-    campaign = Steps(Case, bench.PROTOCOL, options)
-    campaign.stale = {key for key, case in campaign.known.items() if not case.is_current()}
-    runs = dict.fromkeys(names, run := campaign.run)
-    versions: dict[str, dict[str, str]] = {}
+    names, torch = [*known_steps(), TORCH], {}
     if reason := baselines.why_not("torch", Problem(*REFERENCE_SHAPE)):
         print(f"{TORCH} is not recorded: {reason}")
         names.remove(TORCH)
     else:
-        versions[TORCH] = {"torch": baselines.versions()["torch"]}
-        runs[TORCH] = replace(run, versions={**run.versions, **versions[TORCH]})
+        torch = {"torch": baselines.versions()["torch"]}
+    campaign = Steps(options, torch)
+    run = campaign.run
+    runs = {name: run for name in names}
+    if torch:
+        runs[TORCH] = replace(run, versions={**run.versions, **torch})
     fitting = bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
     every = [Problem(r, c, dtype, *inner) for r, c, *inner in fitting for dtype in DTYPES]
     campaign.order = [*itertools.product([*known_steps(), TORCH], every)]
-    wanted = {
-        at: [
-            n for n in names if campaign.asked(f"{n} at {at.place(True)}") and takes(n, at, run.gpu)
-        ]
-        for at in every
-    }
     tasks = []
-    for at, some in wanted.items():
-        due = (name for name in some if campaign.why((name, at), (), versions.get(name, {})))
-        tasks.append(StepsTask(at, tuple(due), runs))
+    for at in every:
+        some = (name for name in names if campaign.asked(f"{name} at {at.place(True)}"))
+        tasks.append(StepsTask(at, tuple(name for name in some if takes(name, at, run.gpu)), runs))
     if run.versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
-    tasks = [task for task in tasks if task.names]
-    return campaign.end(campaign.carry_out(tasks, sum(map(bool, wanted.values()))))
+    return campaign.complete(campaign.due(tasks))
 
 
 # ---- tuned --------------------------------------------------------------------------------------
@@ -171,15 +169,20 @@ class TuningTask(CampaignTask):
     run: Run
     timer: Timer
     compilers: Compilers
-    points: Iterator[GridPoint]
+    points: deque[GridPoint]
 
     def __str__(self) -> str:
-        return self.point.problem.place(True)
+        return self.problem.place(True)
+
+    @property
+    def problem(self) -> Problem:
+        return self.point.problem
 
     def prepare(self, count: int) -> None:
         """Begin to compile the trials of the next points."""
-        for point in itertools.islice(self.points, count):
-            self.compilers.begin(point.problem, starts(point.problem, self.run.gpu))
+        for _ in range(min(count, len(self.points))):
+            problem = self.points.popleft().problem
+            self.compilers.begin(problem, starts(problem, self.run.gpu))
 
     def measure(self) -> list[Tuned]:
         self.prepare(1)
@@ -191,10 +194,6 @@ class TuningTask(CampaignTask):
             if line.rule_us:
                 gain = f"{line.trial} {ratio(line.rule_us, line.trial_us).value:.3f}"
             yield f"{self}: {gain}, {ratio(line.copy_us, line.trial_us).value:.3f} of a copy"
-
-
-def tuned_options(parser: argparse.ArgumentParser) -> None:
-    add_shared_options(parser, "minutes")
 
 
 def tune_grid(options: argparse.Namespace) -> int:
@@ -212,48 +211,20 @@ def tune_grid(options: argparse.Namespace) -> int:
     }
     campaign.order = [*at]
     fitting = {*bench.shapes_that_fit([problem.shape for problem in at])}
-    wanted = [
-        point
-        for point in grid()
-        if point.problem.shape in fitting and campaign.asked(point.problem.place(True))
-    ]
-    points = [point for point in wanted if campaign.why(point.problem)]
-    timer, compilers, ahead = Timer(), Compilers(), iter(points)
-    tasks = [TuningTask(point, run, timer, compilers, ahead) for point in points]
+    timer, compilers, ahead = Timer(), Compilers(), deque()
+    points = [point for point in grid() if point.problem.shape in fitting]
+    tasks = campaign.due(TuningTask(point, run, timer, compilers, ahead) for point in points)
+    ahead.extend(task.point for task in tasks)
     try:
         for task in tasks[:1]:
             task.prepare(AHEAD)
-        return campaign.end(campaign.carry_out(tasks, len(wanted)))
+        return campaign.complete(tasks)
     finally:
         compilers.close()
         timer.close()
 
 
 # ---- comparison ---------------------------------------------------------------------------------
-
-
-def library_options(parser: argparse.ArgumentParser) -> None:
-    """The options of campaigns that time other libraries beside our kernels."""
-    help = "softmax at these shapes alone"
-    parser.add_argument("--shapes", nargs="+", type=rows_x_cols, metavar="ROWSxCOLS", help=help)
-    help = "only these baselines; none if nothing follows"
-    known = [*baselines.BASELINES]
-    parser.add_argument("--baselines", nargs="*", choices=known, default=known, help=help)
-    add_shared_options(parser, "minutes", "warm", "jobs")
-
-
-def comparison_options(parser: argparse.ArgumentParser) -> None:
-    library_options(parser)
-    help = "N problems drawn at random instead; with --only, those that match of N per operation"
-    parser.add_argument("--drawn", type=at_least(1), metavar="N", help=help)
-    help = "of the draw: the commit that froze the tuned plans"
-    parser.add_argument("--seed", type=hexadecimal, metavar="COMMIT", default="0", help=help)
-
-
-def hexadecimal(text: str) -> str:
-    """The text, if it is a hexadecimal number. Raises `ValueError`, as `argparse` expects."""
-    int(text, 16)
-    return text
 
 
 def comparison(options: argparse.Namespace) -> int:
@@ -273,8 +244,12 @@ def comparison(options: argparse.Namespace) -> int:
     use_cache()
     kind = Unseen if options.drawn else Comparison
     campaign = Campaign(kind, bench.PROTOCOL, options, baselines.versions())
-    names, seed = tuple(options.baselines), options.seed if options.drawn else ""
-    problems = bench.that_fit([one for one in compared(options) if campaign.asked(title_of(one))])
+    seed = options.seed if options.drawn else ""
+    tasks = [
+        ComparisonTask(one, campaign.run, tuple(options.baselines), seed)
+        for one in bench.that_fit(compared(options))
+    ]
+    problems = [task.problem for task in tasks if campaign.asked(task.title(task.problem))]
     campaign.order = problems if options.drawn else order()
     if options.drawn:  # a draw replaces those of its operations with another seed
         drawn_now = {group_of(one) for one in problems}
@@ -283,12 +258,7 @@ def comparison(options: argparse.Namespace) -> int:
             for key, one in campaign.known.items()
             if one.seed == seed or group_of(one.problem) not in drawn_now
         }
-    why = {problem: campaign.why(problem, names) for problem in problems}
-    due = [problem for problem in problems if why[problem]]
-    if not options.drawn:
-        due.sort(key=lambda problem: REASONS.index(why[problem]))
-    tasks = [ComparisonTask(one, campaign.run, names, seed) for one in due]
-    failed = campaign.carry_out(tasks, len(problems))
+    failed = campaign.carry_out(campaign.due(tasks))
     for number in range(2, 2 if options.drawn else DRAWS + 1):
         known = [campaign.known[one] for one in problems if one in campaign.known]
         tasks = [Draw(case, names) for case in known if (names := case.to_draw())]
@@ -320,11 +290,6 @@ def compared(options: argparse.Namespace) -> list[Problem]:
     return alone if options.shapes else [*alone, *entries()]
 
 
-def title_of(problem: Problem) -> str:
-    """What --only searches: "softmax, 64 x 1024 float32", "any axis, 8192 x 512 x 64 bfloat16"."""
-    return f"{ALONE}, {name_of(problem)}" if problem.plain else name_of(problem)
-
-
 # ---- pipelines ----------------------------------------------------------------------------------
 
 
@@ -340,28 +305,19 @@ def pipelines(options: argparse.Namespace) -> int:
     """
     use_cache()
     campaign = Campaign(Pipeline, pipelined.PROTOCOL, options, baselines.versions())
-    campaign.order, run = pipelined.order(), campaign.run
+    campaign.order = pipelined.order()
     shapes = itertools.product(COMPARED, options.shapes or PIPELINE_SHAPES)
     problems = bench.that_fit([Problem(*shape, dtype) for dtype, shape in shapes])
     problems += [] if options.shapes else linked()
-    best = store.read_if_any(Comparison, campaign.folder)
-    wanted, due = [], []
-    for problem in filter(lambda one: campaign.asked(title_of(one)), problems):
+    best, tasks = store.read_if_any(Comparison, campaign.folder), []
+    for problem in problems:
         known = [] if problem.plain else pipelined.best_baselines(best, problem)
         names = tuple(name for name in options.baselines if name in known or not known)
-        wanted.append(task := PipelineTask(problem, run, names))
-        keys = [(problem, state) for state in pipelined.states_of(problem, run.gpu.l2)]
-        if any(campaign.why(key, {*names, *task.ours(run.gpu)}) for key in keys):
-            due.append(task)
-    return campaign.end(campaign.carry_out(due, len(wanted)))
+        tasks.append(PipelineTask(problem, campaign.run, names))
+    return campaign.complete(campaign.due(tasks))
 
 
 # ---- calls --------------------------------------------------------------------------------------
-
-
-def calls_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--show", action="store_true", help="print what is recorded")
-    add_shared_options(parser, "warm")
 
 
 def calls(options: argparse.Namespace) -> int:
@@ -382,15 +338,11 @@ def calls(options: argparse.Namespace) -> int:
     campaign = Campaign(CallTimes, call_times.PROTOCOL, options, baselines.versions())
     best = best_baselines(campaign.folder)
     every = [Problem(*shape, dtype) for dtype in COMPARED for shape in compared_shapes(dtype)]
-    campaign.order, tasks = every, []
+    campaign.order = every
     there = {name for name in call_times.CALLED if call_times.installed(name)}
-    wanted = [problem for problem in every if campaign.asked(problem.place(dtype=True))]
-    for problem in wanted:
-        baseline = best.get(problem, "") if best.get(problem) in there else ""
-        names = {call_times.OURS, call_times.TORCH, call_times.NOTHING, baseline} - {""}
-        if campaign.why(problem, names):
-            tasks.append(CallTask(problem, campaign.run, baseline))
-    return campaign.end(campaign.carry_out(tasks, len(wanted)))
+    beside = {problem: name for problem, name in best.items() if name in there}
+    tasks = [CallTask(problem, campaign.run, beside.get(problem, "")) for problem in every]
+    return campaign.complete(campaign.due(tasks))
 
 
 def show_calls() -> int:
@@ -407,11 +359,6 @@ def show_calls() -> int:
 
 
 # ---- profile ------------------------------------------------------------------------------------
-
-
-def profile_options(parser: argparse.ArgumentParser) -> None:
-    add_shared_options(parser, "jobs")
-    parser.add_argument("--worker", nargs="+", metavar="LAUNCH", help=argparse.SUPPRESS)
 
 
 def profile(options: argparse.Namespace) -> int:
@@ -443,21 +390,65 @@ def profile(options: argparse.Namespace) -> int:
 
 # ---- the command --------------------------------------------------------------------------------
 
-CAMPAIGNS = {
-    "steps": (steps, steps_options, "every kernel of the series beside a copy of the same bytes"),
-    "tuned": (tune_grid, tuned_options, "the plans of softmax over a grid of shapes"),
-    "comparison": (comparison, comparison_options, "our kernels beside other libraries"),
-    "pipelines": (pipelines, library_options, "softmax between a producer and a consumer kernel"),
-    "calls": (calls, calls_options, "what a call of the exported PyTorch file costs"),
-    "profile": (profile, profile_options, "profiler counters, sanitizer verdicts, disassembly"),
+LIBRARIES = ("shapes", "baselines", "minutes", "warm", "jobs")
+CAMPAIGNS = {  # name -> (what does it, its options beside --fresh and --only, help)
+    "steps": (steps, ("minutes", "jobs"), "every kernel of the series beside a copy"),
+    "tuned": (tune_grid, ("minutes",), "the plans of softmax over a grid of shapes"),
+    "comparison": (comparison, (*LIBRARIES, "drawn", "seed"), "our kernels beside other libraries"),
+    "pipelines": (pipelines, LIBRARIES, "softmax between a producer and a consumer kernel"),
+    "calls": (calls, ("show", "warm"), "what a call of the exported PyTorch file costs"),
+    "profile": (profile, ("jobs", "worker"), "profiler counters, sanitizer, disassembly"),
 }
+
+
+def pattern(text: str) -> re.Pattern:
+    """The type of an option that is a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
+def hexadecimal(text: str) -> str:
+    """The text, if it is a hexadecimal number. Raises `ValueError`, as `argparse` expects."""
+    int(text, 16)
+    return text
+
+
+def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """Add the options of these names, and those of every campaign; others have their default."""
+
+    def add(name: str, help: str, default: object = None, **how) -> None:
+        if name in (*names, "fresh", "only"):
+            parser.add_argument(f"--{name}", default=default, help=help, **how)
+        else:
+            parser.set_defaults(**{name: default})
+
+    known, flag = [*baselines.BASELINES], "store_true"
+    help = "softmax at these shapes alone"
+    add("shapes", help, nargs="+", type=rows_x_cols, metavar="ROWSxCOLS")
+    help = "only these baselines; none if nothing follows"
+    add("baselines", help, known, nargs="*", choices=known)
+    help = "N problems drawn at random instead; with --only, those that match of N per operation"
+    add("drawn", help, type=at_least(1), metavar="N")
+    help = "of the draw: the commit that froze the tuned plans"
+    add("seed", help, "0", type=hexadecimal, metavar="COMMIT")
+    add("minutes", "begin nothing after so many minutes", type=at_least(1), metavar="N")
+    help = "compile other libraries' kernels in N processes first"
+    add("warm", help, 0, type=at_least(0), metavar="N")
+    add("jobs", "deal the work out to so many GPUs (1)", 1, type=at_least(1), metavar="N")
+    add("show", "print what is recorded", False, action=flag)
+    add("worker", argparse.SUPPRESS, nargs="+", metavar="LAUNCH")
+    add("fresh", "measure again what is recorded", False, action=flag)
+    help = "only tasks in whose name one of these regular expressions finds something"
+    add("only", help, nargs="+", type=pattern, metavar="PATTERN")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.measure", description=__doc__)
     campaigns = parser.add_subparsers(required=True, metavar="CAMPAIGN")
-    for name, (run, add_options, help) in CAMPAIGNS.items():
+    for name, (run, options, help) in CAMPAIGNS.items():
         one = campaigns.add_parser(
             name,
             help=help,
@@ -465,9 +456,9 @@ def main(arguments: list[str] | None = None) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         one.set_defaults(run=run)
-        add_options(one)
+        add_options(one, options)
     options = parser.parse_args(arguments)
-    if not getattr(options, "show", None) and not gpu.has_gpu():
+    if not options.show and not gpu.has_gpu():
         print("kernels are measured on a GPU, and CuPy finds none here", file=sys.stderr)
         return 1
     try:

@@ -153,6 +153,9 @@ class CallTask(CampaignTask):
     def __str__(self) -> str:
         return self.problem.place(dtype=True)
 
+    def wanted_names(self) -> Set[str]:
+        return {OURS, TORCH, NOTHING, self.baseline} - {""}
+
     def measure(self) -> list[CallTimes]:
         return [measure(self.problem, self.run, self.baseline)]
 

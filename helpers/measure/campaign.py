@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection, wait
@@ -29,7 +29,7 @@ from ..base import gpu
 from ..catalogue import store
 from ..catalogue.store import Observation, Protocol, Run
 from ..problem.problem import Problem
-from ..simt.words import at_least, counted
+from ..simt.words import counted
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 Job = tuple[Callable[[str, Problem], None], str, Problem]  # compiles what is named for a problem
@@ -179,6 +179,22 @@ def _deal_to_children(
 class CampaignTask:
     """A part of a campaign. Its text names it in messages; it can be sent to another process."""
 
+    def wanted_keys(self) -> Sequence[Hashable]:
+        """The keys of the observations that it makes: by default its problem."""
+        return [self.problem]
+
+    def wanted_names(self) -> Set[str]:
+        """What each of these must have, measured or left out for a reason."""
+        return frozenset()
+
+    def title(self, key: Hashable) -> str:
+        """What --only searches for an observation."""
+        return str(self)
+
+    def of(self, keys: Sequence[Hashable]) -> CampaignTask:
+        """The task for some of its keys alone, if it can be divided."""
+        return self
+
     def measure(self) -> Sequence[Observation]:
         """Measure it. Raises `Failure` that names the culprit."""
         raise NotImplementedError
@@ -226,7 +242,8 @@ REASONS = ("new", "kernels changed", "versions changed")  # most valuable first
 
 class Campaign:
     """The records of a kind on the GPU in use, to be continued in one run. `versions` are those
-    that a record depends on, beside `MUST_NOT_CHANGE`; `options` those of `add_shared_options`."""
+    that a record depends on, beside `MUST_NOT_CHANGE`; `options` are minutes, warm, jobs, fresh and
+    only, as `make measure` has them."""
 
     def __init__(
         self,
@@ -235,7 +252,7 @@ class Campaign:
         options: argparse.Namespace,
         versions: Mapping[str, str] = MappingProxyType({}),
     ):
-        self.clock, self.options = Clock(getattr(options, "minutes", None)), options
+        self.clock, self.options = Clock(options.minutes), options
         device, now = gpu.describe_device(), {**gpu.describe_versions(), **versions}
         self.kind, self.folder = kind, store.gpu_folder(device["name"])
         self.run = Run(device, now, store.utc_now(), protocol)
@@ -243,30 +260,44 @@ class Campaign:
         known = store.read_if_any(kind, self.folder)
         self.known: dict[Hashable, Observation] = {one.key: one for one in known}
         self.order: Iterable[Hashable] = ()  # of the keys in the file; others go last
+        self.wanted = 0  # tasks that --only finds
 
     def asked(self, title: str) -> bool:
         """Whether --only, if it is given, finds a text."""
         return not self.options.only or any(re.search(one, title) for one in self.options.only)
 
-    def why(
-        self,
-        key: Hashable,
-        names: Iterable[str] = (),
-        versions: Mapping[str, str] = MappingProxyType({}),
-    ) -> str:
+    def versions_of(self, key: Hashable) -> Mapping[str, str]:
+        """The versions that an observation depends on."""
+        return self.versions
+
+    def why(self, key: Hashable, names: Iterable[str] = ()) -> str:
         """Why an observation is to be measured (again), one of `REASONS`; "" if the recorded one
-        is of kernels, launches, versions (and these `versions`) and protocol as they are, and has
-        all of these `names`. Results of libraries that are not installed now stay."""
-        one = self.known.get(key)
-        if one is None or self.options.fresh:
-            return REASONS[0]
+        need not be."""
+        fresh = key not in self.known or self.options.fresh
+        return REASONS[0] if fresh else self.change(key, names)
+
+    def change(self, key: Hashable, names: Iterable[str] = ()) -> str:
+        """What makes a recorded observation out of date, one of `REASONS`; "" if it is of kernels,
+        launches, versions and protocol as they are, and has all of these `names`. Results of
+        libraries that are not installed now stay."""
+        one = self.known[key]
         if not one.is_current():
             return REASONS[1]
-        same = {**self.versions, **versions}.items() <= one.run.versions.items()
-        same = same and store.same_meaning(one.run, self.run.protocol) and {*names} <= one.names
-        if self.kind.campaign == "profile":  # its protocol names what was asked of the tools
-            same = same and one.run.protocol == self.run.protocol
+        same = self.versions_of(key).items() <= one.run.versions.items()
+        same = same and one.is_valid_under(self.run.protocol) and {*names} <= one.names
         return "" if same else REASONS[2]
+
+    def due(self, tasks: Iterable[CampaignTask]) -> list[CampaignTask]:
+        """The tasks that --only finds with observations that are missing or out of date, for these
+        alone: the most valuable first, otherwise in their order."""
+        found = []
+        for task in tasks:
+            keys = [key for key in task.wanted_keys() if self.asked(task.title(key))]
+            whys = {key: why for key in keys if (why := self.why(key, task.wanted_names()))}
+            self.wanted += bool(keys)
+            if whys:
+                found.append((min(map(REASONS.index, whys.values())), task.of([*whys])))
+        return [task for _, task in sorted(found, key=lambda one: one[0])]
 
     def put(self, found: Iterable[Observation]) -> None:
         """Insert observations, and write the file."""
@@ -275,13 +306,13 @@ class Campaign:
         ordered = sorted(self.known, key=lambda key: places.get(key, len(places)))
         store.write(self.kind, self.folder, [self.known[key] for key in ordered])
 
-    def carry_out(self, tasks: Sequence[CampaignTask], wanted: int) -> list[str]:
-        """Say how many of the wanted tasks are to be measured, and `measure` these."""
-        total, device = counted(wanted, "task"), self.run.device["name"]
+    def carry_out(self, tasks: Sequence[CampaignTask]) -> list[str]:
+        """Say how many of the wanted tasks are due, and `measure` these."""
+        total, device = counted(self.wanted, "task"), self.run.device["name"]
         print(f"{len(tasks)} of {total} to measure on {device}", flush=True)
-        if workers := getattr(self.options, "warm", 0):
-            compile_ahead(tasks, workers, self.clock.left_s / 3)
-        nothing = self.options.only and not wanted
+        if self.options.warm:
+            compile_ahead(tasks, self.options.warm, self.clock.left_s / 3)
+        nothing = self.options.only and not self.wanted
         return ["--only finds no task"] if nothing else self.measure(tasks)
 
     def measure(self, tasks: Sequence[CampaignTask], apart: bool = False) -> list[str]:
@@ -289,7 +320,7 @@ class Campaign:
         results; print a sentence for each failure that is to be reported, and return these."""
         left = deque(tasks if self.clock.left_s >= 0 else ())
         done, total, failed, since = 0, len(left), [], self.clock.seconds
-        for task, result in deal(measure, left, getattr(self.options, "jobs", 1), apart):
+        for task, result in deal(measure, left, self.options.jobs, apart):
             lines: Iterable[str] = ()
             if isinstance(result, Failure):
                 rest, reported = task.without(result)
@@ -310,36 +341,16 @@ class Campaign:
                 left.clear()
         return failed
 
+    def complete(self, tasks: Sequence[CampaignTask]) -> int:
+        """Carry out the tasks that are due; return the exit status."""
+        return self.end(self.carry_out(tasks))
+
     def end(self, failed: Sequence[str]) -> int:
         """Say where the records are and what failed; return the exit status."""
         print(f"records are in {store.path_of(self.kind, self.folder)}")
         for line in failed:
             print(f"not recorded: {line}", file=sys.stderr)
         return 1 if failed else 0
-
-
-def pattern(text: str) -> re.Pattern:
-    """The type of an option that is a regular expression."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
-
-
-def add_shared_options(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the options that all campaigns share, and those of minutes, warm and jobs that are
-    named."""
-    shared = {
-        "minutes": ("begin nothing after so many minutes", at_least(1), None),
-        "warm": ("compile other libraries' kernels in N processes first", at_least(0), 0),
-        "jobs": ("deal the work out to so many GPUs (1)", at_least(1), 1),
-    }
-    for name, (help, type, default) in shared.items():
-        if name in names:
-            parser.add_argument(f"--{name}", type=type, default=default, metavar="N", help=help)
-    parser.add_argument("--fresh", action="store_true", help="measure again what is recorded")
-    help = "only tasks in whose name one of these regular expressions finds something"
-    parser.add_argument("--only", nargs="+", type=pattern, metavar="PATTERN", help=help)
 
 
 # ---- compiling ahead ----------------------------------------------------------------------------

@@ -14,12 +14,14 @@ from functools import cached_property
 from itertools import groupby
 from typing import Annotated, NamedTuple, TypedDict
 
+import numpy as np
+
 from ..base.arguments import checked
 from ..base.json_files import Must, Natural
 from ..catalogue import store
 from ..catalogue.dispatch import launch_of, plan_of, step_hash
 from ..catalogue.registry import UNFUSED
-from ..catalogue.store import AtProblem, Observation, Run
+from ..catalogue.store import AtProblem, Observation, Protocol, Run
 from ..problem.problem import Problem
 from ..problem.shapes import REFERENCE_SHAPE, Shape
 
@@ -30,6 +32,10 @@ class Profiled(Observation):
     """A result of a tool for a kernel."""
 
     campaign = "profile"
+
+    def is_valid_under(self, protocol: Protocol) -> bool:
+        """Whether the same was asked of the tool."""
+        return self.run.protocol == protocol
 
     @property
     def complaint(self) -> str:
@@ -261,6 +267,16 @@ def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str | None) ->
 
 # ---- errors of the arithmetic -------------------------------------------------------------------
 
+# x is the argument of an exponential, s a sum: the arithmetic of the kernels of 03 to 06. Formula
+# -> the expression in CUDA, and its value in fp64.
+NUMERICS = {
+    "expf(x)": ("expf(x)", lambda x, s: np.exp(x)),
+    "__expf(x)": ("__expf(x)", lambda x, s: np.exp(x)),
+    "exp2f(x * log2e)": ("exp2f(x * 1.44269504f)", lambda x, s: np.exp(x)),
+    "expf(x) / s": ("expf(x) / s", lambda x, s: np.exp(x) / s),
+    "expf(x) * (1 / s)": ("expf(x) * (1.0f / s)", lambda x, s: np.exp(x) / s),
+}
+
 
 class Errors(TypedDict):
     """Errors against fp64 in ulp of the fp32 result."""
@@ -283,6 +299,10 @@ class Formula(Profiled):
     @property
     def key(self) -> str:
         return self.formula
+
+    def is_current(self) -> bool:
+        expression, _ = NUMERICS.get(self.formula, ("", None))
+        return self.expression == expression
 
 
 @checked

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ from . import bench
 from .campaign import Campaign, CampaignTask, Failure
 from .gpu_arrays import buffers, host_arrays, later, with_room
 from .profiler import (
+    NUMERICS,
     UNFUSED_LAUNCH,
     Counted,
     Disassembly,
@@ -268,15 +269,6 @@ def compilations(gpu: Gpu) -> list[Launch]:
 
 # ---- errors of the arithmetic -------------------------------------------------------------------
 
-# x is the argument of an exponential, s a sum: the arithmetic of the kernels of 03 to 06.
-NUMERICS = {
-    "expf(x)": ("expf(x)", lambda x, s: np.exp(x)),
-    "__expf(x)": ("__expf(x)", lambda x, s: np.exp(x)),
-    "exp2f(x * log2e)": ("exp2f(x * 1.44269504f)", lambda x, s: np.exp(x)),
-    "expf(x) / s": ("expf(x) / s", lambda x, s: np.exp(x) / s),
-    "expf(x) * (1 / s)": ("expf(x) * (1.0f / s)", lambda x, s: np.exp(x) / s),
-}
-
 
 def formulas(run: Run, keys: Sequence[str]) -> list[Formula]:
     """The errors of `NUMERICS`, all measured in one go."""
@@ -411,13 +403,19 @@ FILES = (
 class ProfilerTask(CampaignTask):
     """One run of a tool."""
 
-    title: str
+    name: str  # as `title_of` has it
     run: Run
     keys: tuple[Hashable, ...]
     look: Callable[[Run, Sequence], list[Profiled]]
 
     def __str__(self) -> str:
-        return self.title
+        return self.name
+
+    def wanted_keys(self) -> tuple[Hashable, ...]:
+        return self.keys
+
+    def of(self, keys: Sequence[Hashable]) -> ProfilerTask:
+        return replace(self, keys=tuple(keys))
 
     def measure(self) -> list[Profiled]:
         """Raises `Failure` if there are no observations."""
@@ -438,21 +436,18 @@ def update(file: ProfilerFile, options: argparse.Namespace) -> int | None:
     campaign.order = file.keys(campaign.run.gpu)
     recorded, keys = len(campaign.known), {*campaign.order}
     campaign.known = {key: one for key, one in campaign.known.items() if key in keys}
-    asked: dict[str, list[Hashable]] = {}
+    runs: dict[str, list[Hashable]] = {}
     for key in campaign.order:
-        if campaign.asked(title := title_of(file, key)):
-            asked.setdefault(title, []).extend([key] if campaign.why(key) else [])
-    if not asked:
+        runs.setdefault(title_of(file, key), []).append(key)
+    tasks = campaign.due(
+        ProfilerTask(title, campaign.run, tuple(keys), file.look) for title, keys in runs.items()
+    )
+    if not campaign.wanted:
         return None
-    tasks = [
-        ProfilerTask(title, campaign.run, tuple(due), file.look)
-        for title, due in asked.items()
-        if due
-    ]
     if tasks and file.tool and not shutil.which(file.tool):
         print(f"profiling needs {file.tool} of the CUDA toolkit on the PATH", file=sys.stderr)
         return 1
-    status = campaign.end(campaign.carry_out(tasks, len(asked)))
+    status = campaign.complete(tasks)
     if not tasks and 0 < len(campaign.known) < recorded:
         campaign.put(())  # without observations that are no longer wanted
     for complaint in filter(None, (one.complaint for one in campaign.known.values())):

@@ -9,7 +9,7 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from ..catalogue.dispatch import chosen, launch_of, step_hash
 from ..catalogue.store import Run
 from ..problem.operations import BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, Operation
 from ..problem.problem import Problem
-from ..problem.shapes import REFERENCE_SHAPE, name_of, numbers
+from ..problem.shapes import ALONE, REFERENCE_SHAPE, name_of, numbers
 from ..run.bound import load
 from ..run.check import WrongResult
 from ..run.references import allowed, expected, reference, tolerance, ulp
@@ -186,6 +186,13 @@ class ComparisonTask(CampaignTask):
     def __str__(self) -> str:
         return name_of(self.problem)
 
+    def wanted_names(self) -> Set[str]:
+        return {*self.baselines}
+
+    def title(self, key: Hashable) -> str:
+        """ "softmax, 64 x 1024 float32", "any axis, 8192 x 512 x 64 bfloat16"."""
+        return f"{ALONE}, {self}" if self.problem.plain else str(self)
+
     def measure(self) -> list[Comparison]:
         """Time our kernel, the baselines that support the problem, and copies. Raises `Failure`
         that names the kernel, baseline or copy which is wrong or fails."""
@@ -307,6 +314,13 @@ class Draw(CampaignTask):
 @dataclass(frozen=True)
 class PipelineTask(ComparisonTask):
     """One problem to be timed."""
+
+    def wanted_keys(self) -> list[Hashable]:
+        states = pipelines.states_of(self.problem, self.run.gpu.l2)
+        return [(self.problem, state) for state in states]
+
+    def wanted_names(self) -> Set[str]:
+        return {*self.baselines, *self.ours(self.run.gpu)}
 
     def measure(self) -> list[Pipeline]:
         """Time our kernels, the baselines that support the problem, and the copy, in each state.

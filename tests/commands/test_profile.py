@@ -16,6 +16,7 @@ from helpers.commands import measure as command
 from helpers.measure import campaign, profiler, profiling
 from helpers.measure.profiler import (
     UNFUSED_LAUNCH,
+    Formula,
     Launch,
     NsightCounters,
     SanitizerResult,
@@ -82,7 +83,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (registry, "TRIALS", trials),
         (profiling, "SMALL_TRIALS", ()),
         (profiling, "compile_cubin", lambda code, options, arch: b"cubin"),
-        (profiling, "measure_errors", lambda: dict.fromkeys(profiling.NUMERICS, {})),
+        (profiling, "measure_errors", lambda: dict.fromkeys(profiler.NUMERICS, {})),
     )
     plan = {"errors": [], "lose": 0}
     fake = SimpleNamespace(folder=tmp_path / "nvidia-test", versions=versions, plan=plan, seen=0)
@@ -159,7 +160,7 @@ def test_readers_read_what_is_written(tools) -> None:
         profiler.opcodes("99_none", gpu="nvidia-test")
     shape = (262144, 1024)
     assert profiler.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
-    assert list(profiler.numerics("nvidia-test")) == list(profiling.NUMERICS)
+    assert list(profiler.numerics("nvidia-test")) == list(profiler.NUMERICS)
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -206,6 +207,15 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     tools.plan["errors"] = []
     assert tools.run("--only", "sanitizer") == 1, "what was found stays until it is looked at again"
     assert tools.run("--only", "sanitizer .* 07_warp", "--fresh") == 0
+
+
+def test_an_edited_formula_is_measured_again(tools, monkeypatch) -> None:
+    tools.run("--only", "numerics")
+    assert all(one.is_current() for one in tools.read(Formula))
+    monkeypatch.setitem(profiler.NUMERICS, "expf(x)", ("exp2f(x)", None))
+    assert [one.formula for one in tools.read(Formula) if not one.is_current()] == ["expf(x)"]
+    tools.run("--only", "numerics")
+    assert tools.read(Formula)[0].expression == "exp2f(x)"
 
 
 def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:

@@ -91,10 +91,14 @@ def test_rate_above_the_copy_is_flagged() -> None:
     )
 
 
-def test_the_first_new_case_of_a_step_replaces_all_that_are_out_of_date(fake_gpu) -> None:
-    old = [
-        replace(made_up.case(step, Problem(8, 64)), launch={}) for step in ("01_naive", "07_warp")
-    ]
+OTHER_DRIVER = {"run": replace(made_up.RUN, versions={**made_up.VERSIONS, "driver": "0"})}
+
+
+@pytest.mark.parametrize("change", [{"launch": {}}, OTHER_DRIVER], ids=["launch", "driver"])
+def test_the_first_new_case_of_a_step_replaces_all_that_are_out_of_date(change, fake_gpu) -> None:
+    """An interrupted run leaves no cases of two versions in a record."""
+    at = Problem(8, 64)
+    old = [replace(made_up.case(step, at), **change) for step in ("01_naive", "07_warp")]
     store.write(Case, "nvidia-test", old)
     assert command.main(["steps", "--only", "^01_naive at .* x 32768 float32"]) == 0
     found = [(case.step, case.shape) for case in store.read(Case, "nvidia-test")]

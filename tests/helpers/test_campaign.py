@@ -9,8 +9,9 @@ import pytest
 from helpers.base import gpu
 from helpers.catalogue import store
 from helpers.catalogue.store import Run
+from helpers.commands.measure import add_options
 from helpers.measure import bench, campaign
-from helpers.measure.campaign import Campaign, CampaignTask, Failure, add_shared_options
+from helpers.measure.campaign import Campaign, CampaignTask, Failure
 from helpers.measure.comparison import Comparison
 from helpers.measure.records import Case
 from helpers.problem.problem import Problem
@@ -31,6 +32,9 @@ class Made(CampaignTask):
 
     def __str__(self) -> str:
         return self.at.place()
+
+    def wanted_keys(self) -> list[tuple[str, Problem]]:
+        return [("01_naive", self.at)]
 
     def measure(self) -> list[Case]:
         MEASURED.append(self.at)
@@ -54,7 +58,7 @@ def begun(tmp_path, monkeypatch):
 
     def begin(*options: str) -> Campaign:
         parser = argparse.ArgumentParser()
-        add_shared_options(parser, "minutes", "jobs", "warm")
+        add_options(parser, ("minutes", "jobs", "warm"))
         made = Campaign(Case, bench.PROTOCOL, parser.parse_args([*options]))
         made.order = [("01_naive", at) for at in EVERY]
         return made
@@ -152,6 +156,15 @@ def test_why_something_is_measured_again(begun, monkeypatch, change, versions, w
     assert made.why(case.key) == "new"
 
 
+def test_the_most_valuable_is_measured_first(begun) -> None:
+    old = replace(made_up.case("01_naive", EVERY[0]), run=of_protocol(warmup_s=9))
+    other = replace(made_up.case("01_naive", EVERY[1]), kernel_hash="0" * 16)
+    store.write(Case, FOLDER, [old, other, made_up.case("01_naive", EVERY[2])])
+    made = begun()
+    assert [task.at.rows for task in made.due(map(Made, EVERY))] == [64, 16, 8]
+    assert made.wanted == 4
+
+
 def test_what_was_neither_measured_nor_left_out_is_missing(begun, monkeypatch) -> None:
     case = made_up.comparison_case()
     monkeypatch.setattr(Comparison, "is_current", lambda case: True)
@@ -166,7 +179,8 @@ def test_tasks_are_found_by_any_of_the_patterns(begun, capsys) -> None:
     some = begun("--only", "^64 x", "bfloat16")
     assert some.asked("64 x 1024 float32") and some.asked("8 x 1024 bfloat16")
     assert not some.asked("164 x 1024 float32")
-    assert some.carry_out([], 0) == ["--only finds no task"]
+    assert [task.at.rows for task in some.due(map(Made, EVERY))] == [64] and some.wanted == 1
+    assert begun("--only", "no such").carry_out([]) == ["--only finds no task"]
     with pytest.raises(SystemExit):
         begun("--only", "(")
     assert "'(' is no regular expression: missing )" in capsys.readouterr().err
