@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.commands.reading import (
+from helpers.page.rich import FIGURE
+from tests.reading import (
     DETAILS,
     FENCE,
     LINK,
@@ -23,7 +24,6 @@ from helpers.commands.reading import (
     stated,
     words_of,
 )
-from helpers.page.rich import FIGURE
 
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(\S|\S[^$\n]*?\S)\$(?!\d)", re.DOTALL)
 # A measured figure typed in prose: 4283 GB/s, 0.88 of a copy, 12 us, 3 x faster than a copy.

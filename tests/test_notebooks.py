@@ -9,9 +9,9 @@ import pytest
 from helpers.base.paths import ROOT, core_notebooks, deeper_notebooks
 from helpers.catalogue.registry import steps
 from helpers.commands import figures
-from helpers.commands.reading import name_of
 from helpers.measure import records
 from tests.earlier import EARLIER, SHOWN_EARLIER
+from tests.reading import name_of
 
 nbformat = pytest.importorskip("nbformat")  # not where kernels are only recorded and tested
 

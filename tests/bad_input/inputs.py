@@ -18,7 +18,7 @@ import helpers
 from helpers.base.paths import KERNELS
 from helpers.catalogue import registry, store
 from helpers.catalogue.header import header
-from helpers.commands import export, plan, reading, simulate, tune
+from helpers.commands import export, plan, simulate, tune
 from helpers.measure.comparison import load_comparisons
 from helpers.measure.pipelines import load_pipelines
 from helpers.measure.profiler import Disassembly, Formula, NsightCounters, SanitizerResult
@@ -339,7 +339,6 @@ LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "plan ": (plan.main, "choose 64 1024 --x-stride 1024".split()),
     "export": (export.main, "08_cluster 64x1024 --name fast --gpu 132,50000000,90".split()),
     "export ": (export.main, "best --as torch --name fast".split()),
-    "reading": (reading.main, ["99"]),
     "tune": (tune.main, "64x1024 --minutes 1".split()),
 }
 

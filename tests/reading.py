@@ -1,8 +1,4 @@
-"""How long the notebooks take to read: `python -m helpers.commands.reading [NAME ...]`.
-
-One line a notebook, core and deeper: the estimated minutes, what the notebook states, and what is
-read in it. The exit status is 1 if one takes over 25 minutes or states others, which are rounded up
-to a multiple of five, or five more if the estimate is close to that.
+"""How long a notebook takes to read, which it has to state.
 
 Time = prose words / (100 per minute) + 5 s per line of code + 2.5 s per line of text output, about
 what two readers of the core notebooks estimated.
@@ -21,16 +17,13 @@ is folded like a hint.
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.paths import NOTEBOOKS, core_notebooks, deeper_notebooks
-from ..page.rich import lines_of
+from helpers.base.paths import NOTEBOOKS
 
 WORDS_A_MINUTE = 100
 SECONDS_OF_CODE, SECONDS_OF_OUTPUT = 5, 2.5  # a line
@@ -121,45 +114,3 @@ def stated(notebook) -> int | None:
     none."""
     match = STATED.search(notebook.cells[0].source)
     return int(match[1]) if match else None
-
-
-TITLES = [("notebook", "<36"), ("minutes", ">8"), ("states", ">7")]
-TITLES += [("words", ">6"), ("code", ">5"), ("output", ">7"), ("", "<10")]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status: 0 if every notebook keeps its time and states it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m helpers.commands.reading",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("names", nargs="*", help="only notebooks, deeper ones too, that start so")
-    names = tuple(parser.parse_args(arguments).names)
-    paths = [
-        path
-        for path in (*core_notebooks(), *deeper_notebooks())
-        if not names or path.name.startswith(names)
-    ]
-    if not paths:
-        print(f"no notebook starts with {' or '.join(names)}", file=sys.stderr)
-        return 2
-    rows = [row(path) for path in paths]
-    print("\n".join(lines_of(TITLES, rows)))
-    return 1 if any(one[-1] for one in rows) else 0
-
-
-def row(path: Path) -> list[str]:
-    """A notebook's line of the table; the last cell says what is wrong, or nothing."""
-    import nbformat  # tests use this module also where there is no Jupyter
-
-    notebook = nbformat.read(path, as_version=4)
-    found, says = reading(notebook), stated(notebook)
-    wrong = "too long" if found.minutes > MOST_MINUTES else ""
-    if not wrong and not found.fits(says):
-        wrong = f"is {found.to_state}"
-    return [name_of(path), f"{found.minutes:.1f}", str(says or "-"), *map(str, found), wrong]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from helpers.commands.reading import Reading, reading, words_of
+from tests.reading import Reading, reading, words_of
 
 new_markdown = nbformat.v4.new_markdown_cell
 new_code = nbformat.v4.new_code_cell
