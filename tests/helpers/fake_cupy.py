@@ -1,15 +1,25 @@
-"""NumPy in CuPy's place, as far as the benchmark asks for it: graphs, events and arrays."""
+"""NumPy in CuPy's place, as far as the timers ask for it: graphs, events and arrays."""
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 
+from helpers.measure.bench import Candidate, Maker
+from helpers.measure.gpu_arrays import verify
+from helpers.problem.problem import Problem
+from helpers.run.check import check_softmax
+from helpers.run.references import reference
 
-class FakeStream:
-    """Runs at once what is enqueued; a capture runs it too, and its graph runs nothing again."""
 
-    def __init__(self, replayed: list):
-        self.replayed = replayed
+class Machine:
+    """A GPU's stream: every call costs what it is told to, and a graph runs its calls again."""
+
+    def __init__(self) -> None:
+        self.now_us = 0.0
+        self.captured: list | None = None
+        self.order: list[str] = []  # of what ran outside of captures
 
     def __enter__(self):
         return self
@@ -17,33 +27,72 @@ class FakeStream:
     def __exit__(self, *_) -> None: ...
     def synchronize(self) -> None: ...
     def begin_capture(self) -> None:
-        self.replayed.clear()
+        self.captured = []
 
     def end_capture(self) -> SimpleNamespace:
-        calls = list(self.replayed)
+        calls, self.captured = self.captured, None
         return SimpleNamespace(
             upload=lambda stream: None, launch=lambda stream: [call() for call in calls]
         )
+
+    def event(self) -> SimpleNamespace:
+        made = SimpleNamespace(synchronize=lambda: None, us=0.0)
+        made.record = lambda stream: setattr(made, "us", self.now_us)
+        return made
+
+    def enqueue(self, name: str, us: float, work: Callable[[], None]) -> None:
+        def call() -> None:
+            self.now_us += us
+            self.order.append(name)
+            work()
+
+        if self.captured is None:
+            call()
+        else:
+            self.captured.append(call)
+
+    def maker(
+        self, name: str, us: float, compute=reference, compare=check_softmax, early=None
+    ) -> Maker:
+        """What takes `us` to compute y from x, and with `early` = (us, compute) that by a
+        programmatic launch; the check compares x with y."""
+
+        def check(_, values, written, *__) -> None:
+            compare(values["x"], written["y"])
+
+        def make(problem: Problem) -> Candidate:
+            def run_of(us: float, compute, name: str = name) -> Callable:
+                def run(x, y) -> None:
+                    def work() -> None:
+                        values = x.view(problem.dtype).astype(np.float64)
+                        y.view(problem.dtype)[...] = compute(values)
+
+                    self.enqueue(name, us, work)
+
+                return run
+
+            judge, launch = partial(verify, problem, {}, check=check), {"grid": 1}
+            run = run_of(us, compute)
+            programmatic = run_of(*early, f"{name}, programmatic") if early else None
+            return Candidate(run, launch, {"registers": 9}, judge, programmatic)
+
+        return make
 
 
 NAMES = "isnan where empty empty_like ones exp log concatenate hsplit float32 uint32 uint16".split()
 
 
-def fake_cupy(calls: list, **more) -> SimpleNamespace:
-    """`calls` are those of the capture that goes on; what runs appends its own. `more` replaces
-    functions of cupy or cupy.cuda."""
-    stream = FakeStream(calls)
-    event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
+def fake_cupy(machine: Machine | None = None, **more) -> SimpleNamespace:
+    """A GPU with an L2 of 4000 bytes; `more` are further names of cupy."""
+    stream = machine or Machine()
     device = SimpleNamespace(attributes={"L2CacheSize": 4000}, synchronize=lambda: None)
     cuda = SimpleNamespace(
         Stream=lambda non_blocking: stream,
-        Event=lambda: event,
+        Event=stream.event,
         Device=lambda: device,
-        get_elapsed_time=lambda start, stop: 2.0,
+        get_elapsed_time=lambda start, stop: (stop.us - start.us) / 1e3,
         get_current_stream=lambda: stream,
     )
-    for name in vars(cuda).keys() & more.keys():
-        setattr(cuda, name, more.pop(name))
     found = {name: getattr(np, name) for name in NAMES}
     fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **found, **more)
     fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from functools import partial
 from types import SimpleNamespace
 
 import cupy
@@ -12,121 +11,85 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.measure import bench
 from helpers.measure.campaign import Failure
-from helpers.measure.gpu_arrays import rounded, verify
+from helpers.measure.gpu_arrays import rounded
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES
 from helpers.run.bound import BoundKernel, load
-from helpers.run.check import check_copy, check_softmax
+from helpers.run.check import check_copy
 from helpers.run.references import reference
-from tests.helpers.fake_cupy import fake_cupy as made
+from tests.helpers.fake_cupy import Machine, fake_cupy
 
 SMALL = Problem(3, 40)
 
 
+LONG = 2000.0  # microseconds: 25 calls fill a replay
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    return x
+
+
 @pytest.fixture
-def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> list:
-    """The list of calls in the capture that goes on; candidates append theirs to it."""
-    calls: list = []
-    fake = made(calls)
-    monkeypatch.setitem(sys.modules, "cupy", fake)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(made))
     monkeypatch.setitem(bench.PROTOCOL, "warmup_s", 0)
-    return calls
-
-
-def judge_of(problem: Problem, compare):
-    """What checks the arrays of softmax by comparing y with x."""
-
-    def check(_, values, written, *__) -> None:
-        compare(values["x"], written["y"])
-
-    return partial(verify, problem, {}, check=check)
-
-
-def fake_maker(calls: list, compute, compare, programmatic=None) -> bench.Maker:
-    def make(problem: Problem) -> bench.Candidate:
-        def run_of(compute):
-            def run(x, y) -> None:
-                def call() -> None:
-                    values = x.view(problem.dtype).astype(np.float64)
-                    y.view(problem.dtype)[...] = compute(values)
-
-                calls.append(call)
-                call()
-
-            return run
-
-        early = run_of(programmatic) if programmatic else None
-        judge = judge_of(problem, compare)
-        return bench.Candidate(run_of(compute), {"grid": 1}, {"registers": 9}, judge, early)
-
-    return make
+    copies = {
+        bench.COPY: made.maker("copy", LONG, bits, check_copy),
+        bench.PROGRAMMATIC_COPY: made.maker("early copy", 9.0, bits, check_copy, (LONG + 4, bits)),
+    }
+    monkeypatch.setattr(bench, "copy_maker", copies.get)
+    return made
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -> None:
-    makers = {
-        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
-        "right": fake_maker(fake_cupy, reference, check_softmax),
-    }
+def test_benchmark_times_and_checks_in_each_dtype(dtype: str, machine: Machine) -> None:
+    makers = {"right": machine.maker("right", LONG + 1)}
     problem = Problem(3, 40, dtype)
     cases = bench.measure(makers, problem)
-    assert set(cases) == set(makers)
+    assert set(cases) == {bench.COPY, "right"}
     case = cases["right"]
-    assert case.launch == {"grid": 1}
-    assert case.attributes == {"registers": 9}
-    assert case.calls == max(3, 50 // 2) and len(case.samples_us) == 7
-    assert case.samples_us == [2000 / case.calls] * 7
+    assert case.launch == {"grid": 1} and case.attributes == {"registers": 9}
+    assert case.calls == 25 and case.samples_us == pytest.approx([LONG + 1] * 7)
+    assert case.copy_samples_us == cases[bench.COPY].samples_us == pytest.approx([LONG] * 7)
     for compute, text in (
         (lambda x: 0 * x, "all zero"),
         (lambda x: reference(x) * 1.02, "are wrong"),
         (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in its output"),
     ):
-        makers["wrong"] = fake_maker(fake_cupy, compute, check_softmax)
+        makers["wrong"] = machine.maker("wrong", LONG, compute)
         with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
             bench.measure(makers, problem)
 
 
-def test_programmatic_launch_is_timed_beside_the_ordinary_one(fake_cupy, monkeypatch) -> None:
-    copy = fake_maker(fake_cupy, lambda x: x, check_copy, programmatic=lambda x: x)
-    monkeypatch.setattr(bench, "copy_maker", {bench.PROGRAMMATIC_COPY: copy}.get)
+def test_programmatic_launch_is_timed_beside_the_ordinary_one(machine: Machine) -> None:
     makers = {
-        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
-        "early": fake_maker(fake_cupy, reference, check_softmax, programmatic=reference),
-        "late": fake_maker(fake_cupy, reference, check_softmax),
+        "early": machine.maker("early", LONG + 1, early=(LONG + 2, reference)),
+        "late": machine.maker("late", LONG + 3),
     }
-    made = []
-    init = bench.Graph.__init__
-    monkeypatch.setattr(
-        bench.Graph, "__init__", lambda self, *rest: (made.append(self), init(self, *rest))[1]
-    )
-    monkeypatch.setattr(bench.Graph, "replay", lambda graph: 100.0 + made.index(graph))
-    cases = bench.measure(makers, SMALL)
-    assert set(cases) == {bench.COPY, "early", "late"}
-    copied, early, late = (cases[name] for name in (bench.COPY, "early", "late"))
-    # In the order they are made: copy, early and early programmatically, late, the copy.
-    firsts = [early.samples_us[0], early.programmatic_us[0], late.samples_us[0]]
-    assert firsts == [101.0, 102.0, 103.0] and copied.samples_us == [100.0] * 7
-    assert early.copy_samples_us == [100.0] * 7 and early.programmatic_copy_us == [104.0] * 7
+    early, late = (bench.measure(makers, SMALL)[name] for name in makers)
+    medians = (early.median_us, early.programmatic_us[0], late.median_us)
+    assert medians == pytest.approx((LONG + 1, LONG + 2, LONG + 3))
+    assert early.copy_us == late.copy_us == pytest.approx(LONG)
+    assert early.programmatic_copy_us == pytest.approx([LONG + 4] * 7)
     assert late.programmatic_us == late.programmatic_copy_us == []
+    assert "early copy" not in machine.order, "needless"
 
 
-@pytest.mark.parametrize("launch", ["ordinary", "programmatic"])
-def test_wrong_result_of_either_launch_is_seen(launch: str, fake_cupy, monkeypatch) -> None:
-    copy = fake_maker(fake_cupy, lambda x: x, check_copy, programmatic=lambda x: x)
-    monkeypatch.setattr(bench, "copy_maker", lambda name: copy)
-    wrong = {"programmatic": (reference, lambda x: 0 * x), "ordinary": (lambda x: 0 * x, reference)}
-    compute, early = wrong[launch]
-    makers = {"wrong": fake_maker(fake_cupy, compute, check_softmax, programmatic=early)}
+@pytest.mark.parametrize("ordinary", [True, False])
+def test_wrong_result_of_either_launch_is_seen(ordinary: bool, machine: Machine) -> None:
+    zeros = lambda x: 0 * x  # noqa: E731
+    compute, early = (zeros, reference) if ordinary else (reference, zeros)
+    makers = {"wrong": machine.maker("wrong", LONG, compute, early=(LONG, early))}
     with pytest.raises(Failure, match="^wrong: wrong result: .*all zero"):
         bench.measure(makers, SMALL)
 
 
-def test_a_graph_that_writes_nothing_has_no_time(fake_cupy: list) -> None:
+def test_a_graph_that_writes_nothing_has_no_time(machine: Machine) -> None:
     """The output of the calls before it is poisoned."""
-    makers = {bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy)}
-    makers["idle"] = fake_maker([], reference, check_softmax)  # its calls are not captured
+    idle = Machine().maker("idle", LONG)  # its calls are not captured: they run at once
     with pytest.raises(Failure, match="^idle: wrong result: left NaN in its output"):
-        bench.measure(makers, SMALL)
+        bench.measure({"idle": idle}, SMALL)
 
 
 def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:
@@ -149,11 +112,11 @@ def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("when", ["made", "run"])
-def test_benchmark_names_the_candidate_that_fails(when: str, fake_cupy: list) -> None:
+def test_benchmark_names_the_candidate_that_fails(when: str, machine: Machine) -> None:
     def broken(problem: Problem) -> bench.Candidate:
         if when == "made":
             raise MemoryError("no room")
-        candidate = fake_maker(fake_cupy, reference, check_softmax)(problem)
+        candidate = machine.maker("broken", LONG)(problem)
         calls = iter(range(3))  # it runs for a while
 
         def run(x, y) -> None:
@@ -163,15 +126,13 @@ def test_benchmark_names_the_candidate_that_fails(when: str, fake_cupy: list) ->
 
         return dataclasses.replace(candidate, run=run)
 
-    copy = fake_maker(fake_cupy, lambda x: x, check_copy)
-    right = fake_maker(fake_cupy, reference, check_softmax)
     with pytest.raises(Failure, match="^broken: MemoryError: no room$") as caught:
-        bench.measure({bench.COPY: copy, "broken": broken, "right": right}, SMALL)
+        bench.measure({"broken": broken, "right": machine.maker("right", LONG)}, SMALL)
     assert str(caught.value.__cause__) == "no room"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_buffers_pass_three_times_the_cache_and_differ(dtype: str, fake_cupy: list) -> None:
+def test_buffers_pass_three_times_the_cache_and_differ(dtype: str, machine: Machine) -> None:
     buffers = bench.buffers_for(Problem(1, 100, dtype))
     size = sum(array.nbytes for pair in buffers for array in pair)
     assert 12000 <= size < 12000 + 2 * buffers[0][0].nbytes
@@ -180,7 +141,7 @@ def test_buffers_pass_three_times_the_cache_and_differ(dtype: str, fake_cupy: li
     assert all(np.isfinite(x.view(dtype)).all() for x, _ in buffers)
 
 
-def test_bfloat16_is_rounded_to_nearest_even(fake_cupy: list) -> None:
+def test_bfloat16_is_rounded_to_nearest_even(machine: Machine) -> None:
     x = np.random.default_rng(0).normal(0, 50, 10000).astype(np.float32)
     x[:3] = 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8)  # halfway between two
     wanted = x.astype("bfloat16").view(np.uint16)
@@ -208,11 +169,11 @@ def test_copy_moves_as_many_bytes(shape, dtype: str, copied, monkeypatch) -> Non
         assert bench.copy_maker("variants/00_copy_evict_last")(problem).launch == copied
 
 
-def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cupy) -> None:
+def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(machine: Machine) -> None:
     starts: dict[str, set] = {"late": set(), "alike": set()}
 
     def make(name: str) -> bench.Maker:
-        softmax = fake_maker(fake_cupy, reference, check_softmax)
+        softmax = machine.maker(name, LONG)
 
         def candidate(problem: Problem) -> bench.Candidate:
             made = softmax(problem)
@@ -226,9 +187,7 @@ def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cup
 
         return candidate
 
-    makers = {name: make(name) for name in starts}
-    copy = {bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy)}
-    bench.measure({**copy, **makers}, Problem(4, 33))
+    bench.measure({name: make(name) for name in starts}, Problem(4, 33))
     assert starts == {"late": {4}, "alike": {0}}
 
 

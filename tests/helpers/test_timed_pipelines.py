@@ -3,7 +3,6 @@
 import itertools
 import sys
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,87 +14,24 @@ from helpers.measure.gpu_arrays import verify
 from helpers.measure.pipelines import COPY, ORDINARY
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
-from helpers.run.check import check_softmax
 from helpers.run.references import reference
-from tests.helpers.fake_cupy import FakeStream, fake_cupy
-from tests.helpers.test_bench import judge_of
+from tests.helpers.fake_cupy import Machine, fake_cupy
 
 WRITE, SWEEP, READ = 2.0, 30.0, 1.0  # microseconds
 LARGE = 101, 40  # no room in the L2: timed fresh alone
 
 
-class Machine(FakeStream):
-    """A GPU whose every call costs what it is told to; a graph runs its calls again."""
-
-    def __init__(self) -> None:
-        self.now_us = 0.0
-        self.captured: list | None = None
-        self.order: list[str] = []  # of what ran outside of captures
-        self.random = np.random.default_rng(0)
-        self.noise = 0.0  # of a call, as a share of what it takes
-
-    def enqueue(self, name: str, us: float, work) -> None:
-        def call() -> None:
-            self.now_us += us * (1 + self.noise * self.random.gamma(2, 0.5))
-            self.order.append(name)
-            work()
-
-        if self.captured is None:
-            call()
-        else:
-            self.captured.append(call)
-
-    def begin_capture(self) -> None:
-        self.captured = []
-
-    def end_capture(self) -> SimpleNamespace:
-        calls, self.captured = self.captured, None
-        return SimpleNamespace(
-            upload=lambda stream: None, launch=lambda stream: [call() for call in calls]
-        )
-
-    def event(self) -> SimpleNamespace:
-        made = SimpleNamespace(synchronize=lambda: None, us=0.0)
-        made.record = lambda stream: setattr(made, "us", self.now_us)
-        return made
-
-    # ---- what is timed
-
-    def maker(self, name: str, us: float, compute=reference, compare=check_softmax, early=None):
-        def run_of(us: float):
-            def run(x, y) -> None:
-                def work() -> None:
-                    y.view(self.dtype)[...] = compute(x.view(self.dtype).astype(np.float64))
-
-                self.enqueue(name, us, work)
-
-            return run
-
-        def make(problem: Problem) -> Candidate:
-            self.dtype = problem.dtype
-            judge = judge_of(problem, compare)
-            return Candidate(run_of(us), {}, {}, judge, early and run_of(early))
-
-        return make
-
-    def copy(self, source, target) -> None:
-        target[...] = source
-
-
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    fake = fake_cupy(
-        [],
-        Stream=lambda non_blocking: made,
-        Event=made.event,
-        get_elapsed_time=lambda start, stop: (stop.us - start.us) / 1e3,
-        get_current_stream=lambda: made,
-    )
-    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(made))
     monkeypatch.setitem(pipelines.PROTOCOL, "warmup_s", 0)
+
+    def write(source, x) -> None:
+        made.enqueue("write", WRITE, lambda: np.copyto(x, source))
+
     around = pipelines.Ends(
-        lambda source, x: made.enqueue("write", WRITE, lambda: made.copy(source, x)),
+        write,
         lambda: made.enqueue("sweep", SWEEP, lambda: None),
         lambda y: made.enqueue("read", READ, lambda: None),
     )
@@ -191,7 +127,7 @@ def test_buffers_are_gone_round_so_that_x_is_fresh_from_its_writer_alone(machine
 
 
 def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) -> None:
-    makers = {"ours": machine.maker("ours", 5.0, early=6.0)}
+    makers = {"ours": machine.maker("ours", 5.0, early=(6.0, reference))}
     series = pipelines.measure(makers, Problem(3, 40))["fresh"]
     assert added(series, "ours").value == pytest.approx(6.0, abs=1e-3)
     assert added(series, "ours" + ORDINARY).value == pytest.approx(5.0, abs=1e-3)
