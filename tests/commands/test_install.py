@@ -16,6 +16,8 @@ CLOSED = (
 )
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@host)"
 
+ALL = ["venv", "pip", install.CHECK]  # the steps of a first run
+
 posix = pytest.mark.skipif(os.name == "nt", reason="a POSIX shell script stands in for Python")
 
 
@@ -38,13 +40,20 @@ class Computer:
             lock = folder / "requirements" / f"cuda{major}.txt"
             lock.parent.mkdir(exist_ok=True)
             lock.write_text(f"made-for-cuda=={major}\n")
-        monkeypatch.setattr(install, "ROOT", folder)
-        monkeypatch.setattr(install, "VENV", folder / ".venv")
-        monkeypatch.setattr(install, "STAMP", folder / ".venv" / "installed.txt")
-        monkeypatch.setattr(install, "DRIVER", folder / "driver")
-        monkeypatch.setattr(install, "run", self.run)
-        monkeypatch.setattr(install.subprocess, "run", self.no_nvidia_smi)
+        venv = folder / ".venv"
+        self.set(install, ROOT=folder, VENV=venv, STAMP=venv / "installed.txt", run=self.run)
+        self.set(install, DRIVER=folder / "driver")
+        self.set(install.subprocess, run=self.no_nvidia_smi)
+        self.set(install.sysconfig, get_config_var=lambda _: "cpython-x86_64-linux-gnu")
         self.system()
+
+    def set(self, module: object, **names: object) -> None:
+        for name, value in names.items():
+            self.patch.setattr(module, name, value)
+
+    def hide(self, module: str) -> None:
+        found = install.importlib.util.find_spec
+        self.set(install.importlib.util, find_spec=lambda n: None if n == module else found(n))
 
     @staticmethod
     def no_nvidia_smi(command: list[str], **_: object) -> None:
@@ -53,12 +62,8 @@ class Computer:
     def system(
         self, platform: str = "linux", machine: str = "x86_64", version: tuple[int, int] = (3, 12)
     ) -> None:
-        self.patch.setattr(install.platform, "machine", lambda: machine)
-        self.patch.setattr(
-            install.sysconfig, "get_config_var", lambda _: "cpython-x86_64-linux-gnu"
-        )
-        pretended = PretendedSys(platform=platform, version_info=version)
-        self.patch.setattr(install, "sys", pretended)
+        self.set(install.platform, machine=lambda: machine)
+        self.set(install, sys=PretendedSys(platform=platform, version_info=version))
 
     def driver(self, version: str | None) -> None:
         if version is None:
@@ -122,14 +127,10 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> Sentence:
     ],
 )
 def test_driver_decides_the_packages(
-    computer: Computer,
-    capsys: pytest.CaptureFixture[str],
-    driver: str | None,
-    major: int,
-    words: str,
+    computer: Computer, capsys, driver: str | None, major: int, words: str
 ) -> None:
     computer.driver(driver)
-    assert computer.setup() == (0, ["venv", "pip", install.CHECK])
+    assert computer.setup() == (0, ALL)
     assert computer.commands[1][-1].endswith(f"cuda{major}.txt")
     choice, *_ = capsys.readouterr().out.splitlines()
     assert words in choice and choice.startswith(f"CUDA {major} packages")
@@ -164,43 +165,29 @@ def test_driver_from_nvidia_smi(
 
 # ------------------------------------------------------------ what is missing
 
-
-@pytest.mark.parametrize(
-    ("platform", "machine", "name"),
-    [
-        ("darwin", "arm64", "macOS"),
-        ("darwin", "x86_64", "macOS"),
-        ("linux", "riscv64", "linux on riscv64"),
-        ("win32", "x86", "win32 on x86"),
-        ("freebsd14", "amd64", "freebsd14 on amd64"),
-    ],
-)
-def test_platform_without_wheels(
-    computer: Computer, sentence: Sentence, platform: str, machine: str, name: str
-) -> None:
-    computer.system(platform, machine)
-    assert computer.setup() == (1, [])
-    said = sentence()
-    assert f"no wheels for {name}: " in said and "Colab" in said and "container" in said
+WITHOUT = "no wheels for {}: run make setup in a Debian or Ubuntu container"
+MUSL = {"get_config_var": lambda _: "cpython-312-x86_64-linux-musl"}
+MISSING = {  # what the computer is like -> words of the sentence
+    "macOS, Arm": (lambda c: c.system("darwin", "arm64"), WITHOUT.format("macOS")),
+    "macOS": (lambda c: c.system("darwin"), WITHOUT.format("macOS")),
+    "riscv": (lambda c: c.system("linux", "riscv64"), WITHOUT.format("linux on riscv64")),
+    "win32": (lambda c: c.system("win32", "x86"), WITHOUT.format("win32 on x86")),
+    "BSD": (lambda c: c.system("freebsd14", "amd64"), WITHOUT.format("freebsd14 on amd64")),
+    "musl": (lambda c: c.set(install.sysconfig, **MUSL), WITHOUT.format("Linux without glibc")),
+    "Python 3.6": (lambda c: c.system(version=(3, 6)), "This is Python 3.6; install one"),
+    "Python 3.9": (lambda c: c.system(version=(3, 9)), "This is Python 3.9; install one"),
+    "Python 3.15": (lambda c: c.system(version=(3, 15)), "This is Python 3.15; install one"),
+    "no venv": (lambda c: c.hide("venv"), "sudo apt install python3.12-venv"),
+    "no ensurepip": (lambda c: c.hide("ensurepip"), "sudo apt install python3.12-venv"),
+}
 
 
-def test_linux_without_glibc(computer: Computer, sentence: Sentence) -> None:
-    computer.patch.setattr(
-        install.sysconfig, "get_config_var", lambda _: "cpython-312-x86_64-linux-musl"
-    )
-    assert computer.setup() == (1, [])
-    assert "Linux without glibc" in sentence()
-
-
-@pytest.mark.parametrize("version", [(3, 6), (3, 9), (3, 15)])
-def test_python_out_of_range(
-    computer: Computer, sentence: Sentence, version: tuple[int, int]
-) -> None:
-    computer.system(version=version)
-    computer.patch.setattr(install.shutil, "which", lambda _: None)
-    assert computer.setup() == (1, [])
-    said = sentence()
-    assert said.startswith("This is Python {}.{}; install one".format(*version))
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_missing_is_one_sentence(computer: Computer, sentence: Sentence, what: str) -> None:
+    change, words = MISSING[what]
+    change(computer)
+    computer.set(install.shutil, which=lambda _: None)
+    assert computer.setup() == (1, []) and words in sentence()
 
 
 @posix
@@ -222,16 +209,6 @@ def test_the_newest_python_that_starts_is_taken(
     assert install.other_python() is None
 
 
-@pytest.mark.parametrize("module", ["venv", "ensurepip"])
-def test_python_without_venv(computer: Computer, sentence: Sentence, module: str) -> None:
-    found = install.importlib.util.find_spec
-    computer.patch.setattr(
-        install.importlib.util, "find_spec", lambda name: None if name == module else found(name)
-    )
-    assert computer.setup() == (1, [])
-    assert "sudo apt install python3.12-venv" in sentence()
-
-
 @pytest.mark.parametrize(
     ("step", "line", "words"),
     [
@@ -250,17 +227,17 @@ def test_failed_step_is_one_sentence_and_is_done_again(
     assert words in said and line in said
     assert not install.STAMP.exists()
     computer.failing = {}
-    assert computer.setup() == (0, ["venv", "pip", install.CHECK])
+    assert computer.setup() == (0, ALL)
 
 
 # ------------------------------------------------------------ a second run
 
 
 AGAIN = {  # what has changed since the first run -> the steps that the second takes
-    "another CUDA": (lambda c: c.driver("550.54.15"), ["pass", "venv", "pip", install.CHECK]),
-    "another Python": (lambda c: c.system(version=(3, 13)), ["pass", "venv", "pip", install.CHECK]),
-    "no python": (lambda c: install.venv_python().unlink(), ["pass", "venv", "pip", install.CHECK]),
-    "no stamp": (lambda c: install.STAMP.unlink(), ["venv", "pip", install.CHECK]),
+    "another CUDA": (lambda c: c.driver("550.54.15"), ["pass", *ALL]),
+    "another Python": (lambda c: c.system(version=(3, 13)), ["pass", *ALL]),
+    "no python": (lambda c: install.venv_python().unlink(), ["pass", *ALL]),
+    "no stamp": (lambda c: install.STAMP.unlink(), ALL),
     "the lock": (lambda c: c.lock(13), ["pass", "pip", install.CHECK]),
     "another lock": (lambda c: c.lock(12), ["pass"]),
 }
