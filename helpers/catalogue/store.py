@@ -124,10 +124,6 @@ class AtProblem(Observation):
     def shape(self) -> Shape:
         return self.problem.shape
 
-    @property
-    def protocol(self) -> int:
-        return self.run.protocol["version"]
-
 
 Kind = TypeVar("Kind", bound=Observation)
 

@@ -24,21 +24,13 @@ from helpers.measure.call_times import (
     best_baselines,
 )
 from helpers.measure.comparison import Comparison
-from helpers.measure.records import step_hash
 from helpers.problem.problem import Problem
 from tests import made_up
 from tests.earlier import COMPARED_EARLIER
-from tests.made_up import UTC, VERSIONS, comparison_case
+from tests.made_up import call_case as case
+from tests.made_up import comparison_case
 
-DEVICE = {**made_up.DEVICE, "name": "NVIDIA H200"}
-RUN = Run(DEVICE, VERSIONS, UTC, PROTOCOL)
-
-
-def case(rows: int = 32, cols: int = 4096, step: str = "08_cluster", **us: float) -> CallTimes:
-    series = {OURS: [3.0, 1.0, 2.0], TORCH: [4.5, 4.25, 5.0]}
-    series |= {name: [number] for name, number in us.items()}
-    problem = Problem(rows, cols)
-    return CallTimes(problem, RUN, step, step_hash(step), 50, series, series, series)
+DEVICE = case().run.device
 
 
 @pytest.fixture
@@ -56,19 +48,22 @@ def record(tmp_path, monkeypatch) -> None:
 
 def test_a_case_of_another_kernel_or_text_is_not_current() -> None:
     assert case().is_current()
-    for other in (case(step="07_warp"), replace(case(), hash="0" * 16), case(64, 64)):
+    for other in (
+        case(step="07_warp"),
+        replace(case(), hash="0" * 16),
+        case(64, 64),
+    ):
         assert not other.is_current()
 
 
 def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
     left_out = replace(case(), skipped={"quack": "refuses so many columns"})
     assert case().names == {OURS, TORCH} and left_out.names == {OURS, TORCH, "quack"}
-    assert (case().baseline, left_out.baseline, case(quack=2.0).baseline) == (TORCH, "", QUACK)
-
-
-def test_a_case_without_ours_is_refused(record) -> None:
-    said = ", line 2: the object is refused: host_us lacks ours"
-    made_up.refused(case(), '"host_us":{"ours"', '"host_us":{"mine"', said)
+    assert (case().baseline, left_out.baseline, case(quack=2.0).baseline) == (
+        TORCH,
+        "",
+        QUACK,
+    )
 
 
 # ---- the best baseline ---------------------------------------------------------------------------

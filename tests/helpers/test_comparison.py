@@ -25,9 +25,7 @@ from helpers.page import comparison_text
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import entries, name_of
 from tests.earlier import COMPARED_EARLIER
-from tests.made_up import FOLDER, OURS, RUN, VERSIONS, comparison_case, refused
-
-EARLY = replace(RUN, protocol={"version": 1})
+from tests.made_up import OURS, RUN, VERSIONS, comparison_case
 
 
 def of_step(step: str, problem: Problem) -> Comparison:
@@ -110,55 +108,6 @@ def test_who_is_near_is_timed_in_three_processes(first, then, wanted: bool) -> N
     assert case.to_draw() == (("compile",) if wanted else ())
 
 
-# ---- the file -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of records."""
-    monkeypatch.setattr(store, "RECORDS", tmp_path)
-    return tmp_path
-
-
-FULL = replace(
-    comparison_case(),
-    problem=Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1}),
-    copies_us={"variants/00_copy_bulk": [10.0]},
-    draws=[{OURS: [4.0], "torch": [2.0], bench.COPY: [3.0]}],
-    less_precise={"torch": 1.5},
-)
-
-
-def test_all_that_was_measured_survives(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no comparison of nvidia-test: run make measure"):
-        comparison_cases("float32", FOLDER)
-    cases = [
-        comparison_case(1, 32000),
-        comparison_case(4096, 4096, "bfloat16"),
-        comparison_case(8192, 8192),
-        FULL,
-    ]
-    cases[1] = replace(cases[1], run=EARLY)
-    store.write(Comparison, FOLDER, cases)
-    assert load_comparisons(FOLDER) == cases
-    assert comparison_cases("float32", FOLDER) == [cases[2], cases[0]], "softmax by shape"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("19.99", "-1", r"samples_us\.torch\[0\] is -1, not"),
-        ('"00_copy":[3.0]', '"00_copy":[0]', r'draws\[0\]\["00_copy"\]\[0\] is 0, not'),
-        (',"00_copy":[3.0]', "", "the object is refused: a draw is without 00_copy or"),
-        (f'"{OURS}":[4.0],', "", f"the object is refused: .* without 00_copy or {OURS}"),
-        ('"LOG":1', '"BIAS":1', "problem is refused: softmax_backward has no"),
-        ("softmax_backward", "sofmax", "problem is refused: operations are .*, not 'sofmax'"),
-    ],
-)
-def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) -> None:
-    refused(FULL, old, new, f", line 2: {said}")
-
-
 # ---- what is current ----------------------------------------------------------------------------
 
 
@@ -171,7 +120,7 @@ def test_recorded_comparison_is_complete(dtype: str) -> None:
         names = {*case.samples_us, *case.skipped} - {case.step}
         assert names <= set(baselines.BASELINES), case.shape
         assert not case.unsupported.keys() - baselines.BASELINES.keys()
-        if case.is_current() and case.protocol == bench.PROTOCOL["version"]:
+        if case.is_current() and case.run.protocol["version"] == bench.PROTOCOL["version"]:
             assert {*baselines.BASELINES} <= case.names
             assert compared(versions).items() <= case.run.versions.items()
 

@@ -23,7 +23,7 @@ from helpers.problem.problem import Problem
 from helpers.problem.shapes import PIPELINE_SHAPES, name_of
 from tests import made_up
 from tests.earlier import LINKED_EARLIER, TUNED_SINCE
-from tests.made_up import FOLDER, pipeline_case, refused
+from tests.made_up import FOLDER, pipeline_case
 
 # (rows, cols, dtype, state) -> why what is chosen may be behind a variant there: its lead in calls
 # that follow each other is more than a percent, say.
@@ -122,16 +122,8 @@ def test_what_is_chosen_by_other_rules_is_found_among_the_variants(
 # ---- the file ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of records."""
+def test_cases_are_found_by_dtype_and_operation(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(store, "RECORDS", tmp_path)
-    return tmp_path
-
-
-def test_pipelines_survive_saving_and_loading_in_order(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no pipelines of nvidia-test: run make measure"):
-        pipeline_cases("float32", FOLDER)
     evicted = pipeline_case([3.0], *FEW, state="evicted")
     around = pipeline_case([10.0])
     around = replace(around, problem=Problem(4096, 4096, operation="softmax_backward"))
@@ -141,33 +133,6 @@ def test_pipelines_survive_saving_and_loading_in_order(folder: Path) -> None:
     assert pipelines.around_cases(load_pipelines(FOLDER)) == [around]
     places = [(case.shape, case.state) for case in pipeline_cases("float32", FOLDER)]
     assert places == [(FEW, "fresh"), (FEW, "evicted"), (LARGE, "fresh")]
-    assert store.path_of(Pipeline, FOLDER).read_text().count('"device"') == 1
-
-
-SHORT = replace(  # so that what is damaged below occurs once in its file
-    pipeline_case([10.0]),
-    launches={"one": {"grid": 1}, "two": {"grid": 2}},
-    pipeline_us={"one": [10.5, 11.0], "two": [12.0, 12.5]},
-    base_us={"one": [3.0, 3.5], "two": [4.0, 4.5]},
-)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("4.5]", "-1]", r"base_us\.two\[1\] is -1, not"),
-        ('"two":{', '"nobody":{', "the object is refused: a launch of nobody and no time"),
-        (
-            ",4.5]",
-            "]",
-            "the object is refused: other samples of pipelines with softmax than of those",
-        ),
-        (',"two":[4.0,4.5]', "", "the object is refused: other samples of pipelines with softmax"),
-        ('"fresh"', '"stale"', 'state is "stale", not one of fresh, evicted'),
-    ],
-)
-def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) -> None:
-    refused(SHORT, old, new, f", line 2: {said}")
 
 
 def test_a_case_of_another_launch_or_text_is_not_current() -> None:

@@ -53,6 +53,7 @@ from tests.made_up import FOLDER
 KINDS = [Case, Comparison, Pipeline, CallTimes, NsightCounters, Disassembly, Formula]
 KINDS += [SanitizerResult]
 STEPS = [UNFUSED, *steps()]
+EARLY = dataclasses.replace(made_up.RUN, protocol={"version": 1})
 TRIED = [step for step in (*variants(), *TRIALS) if step not in UNRECORDED]
 
 
@@ -220,22 +221,47 @@ def test_case_is_found_by_shape_and_dtype() -> None:
     assert record.select([(64, 2048), (1024, 512)], "float16") == [half]
 
 
-def test_records_survive_saving_and_loading(folder: Path) -> None:
+CASE = made_up.record().cases[0]
+COMPARED = dataclasses.replace(
+    made_up.comparison_case(),
+    problem=Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1}),
+    copies_us={"variants/00_copy_bulk": [10.0]},
+    draws=[{made_up.OURS: [4.0], "torch": [2.0], bench.COPY: [3.0]}],
+    less_precise={"torch": 1.5},
+)
+LINKED = dataclasses.replace(  # short, so that what is damaged below occurs once in its file
+    made_up.pipeline_case([10.0]),
+    launches={"one": {"grid": 1}, "two": {"grid": 2}},
+    pipeline_us={"one": [10.5, 11.0], "two": [12.0, 12.5]},
+    base_us={"one": [3.0, 3.5], "two": [4.0, 4.5]},
+)
+SAVED = [
+    [
+        *(case for step in (UNFUSED, "01_naive-b32") for case in made_up.record(step).cases),
+        dataclasses.replace(CASE, programmatic_us=[1.5], programmatic_copy_us=[1.25]),
+        made_up.case("13_any_axis", Problem(64, 512, inner=32)),
+        made_up.case("12_fused-MASK2", Problem(64, 64, "bfloat16")),
+    ],
+    [dataclasses.replace(made_up.comparison_case(1, 32000), run=EARLY), COMPARED],
+    [LINKED, dataclasses.replace(LINKED, state="evicted", skipped={"quack": "why"})],
+    [made_up.call_case()],
+]
+
+
+@pytest.mark.parametrize("saved", SAVED, ids=lambda saved: saved[0].file)
+def test_observations_survive_saving_and_loading(saved: list, folder: Path) -> None:
     """Planted: a field that is left out, though it is not as by default, and one that is not."""
-    names = "01_naive", UNFUSED, "variants/01_naive_fast", "01_naive-b32"
-    records = [made_up.record(name) for name in names]
-    cases = [case for record in records for case in record.cases]
-    other = made_up.case("12_fused-MASK2", Problem(64, 64, "bfloat16"))
-    early = {"programmatic_us": [1.5], "programmatic_copy_us": [1.25]}
-    cases += [made_up.case("13_any_axis", Problem(64, 512, inner=32)), other]
-    cases[1] = dataclasses.replace(cases[1], **early)
-    store.write(Case, FOLDER, cases)
-    assert store.read(Case, FOLDER) == cases
-    assert load_record(UNFUSED, FOLDER) == records[1]
-    text = store.path_of(Case, FOLDER).read_text()
-    assert len(text.splitlines()) == 1 + len(cases), "one run, and a line for each case"
-    assert text.count("programmatic_us") == text.count('"inner"') == 1
-    assert text.count('"features":{"MASK":2}') == 1
+    kind = type(saved[0])
+    said = f"no {kind.file} of {FOLDER}: run make measure ARGS={kind.campaign} there"
+    with pytest.raises(FileNotFoundError, match=said):
+        store.read(kind, FOLDER)
+    store.write(kind, FOLDER, saved)
+    assert store.read(kind, FOLDER) == saved
+    text = store.path_of(kind, FOLDER).read_text()
+    runs = len({one.run.protocol["version"] for one in saved})
+    assert len(text.splitlines()) == runs + len(saved), "a line for each run and each case"
+    for part in ("programmatic_us", '"inner"', '"features":{"MASK":2}', "skipped"):
+        assert text.count(part) <= 1
 
 
 def test_a_reader_chooses_whose_records_are_shown(folder: Path, monkeypatch) -> None:
@@ -266,27 +292,44 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "old", "new", "said"),
+    [
+        (CASE, '"calls":50', '"calls":"50"', r"calls is \"50\", not an integer"),
+        (CASE, '"calls":50,', "", "the object lacks calls"),
+        (CASE, '"rows":1024', '"rows":0', r"problem\.rows is 0, not a positive integer"),
+        (CASE, '"cols":512', '"cols":512,"odd":1', "problem is refused: .* no 'odd'"),
+        (CASE, '"cols":512', '"cols":512,"inner":3', "problem is refused: .* not outer"),
+        (CASE, '"step"', '"stop"', "the object lacks step"),
+        (CASE, '"step"', '"odd":1,"step"', "the object has a key 'odd', which this version"),
+        (COMPARED, "19.99", "-1", r"samples_us\.torch\[0\] is -1, not"),
+        (COMPARED, '"00_copy":[3.0]', '"00_copy":[0]', r'draws\[0\]\["00_copy"\]\[0\] is 0, not'),
+        (COMPARED, ',"00_copy":[3.0]', "", "the object is refused: a draw is without 00_copy or"),
+        (COMPARED, f'"{made_up.OURS}":[4.0],', "", "the object is refused: .* without 00_copy or"),
+        (COMPARED, '"LOG":1', '"BIAS":1', "problem is refused: softmax_backward has no"),
+        (COMPARED, "softmax_backward", "sofmax", "problem is refused: operations are .*, not 'sof"),
+        (LINKED, "4.5]", "-1]", r"base_us\.two\[1\] is -1, not"),
+        (LINKED, '"two":{', '"nobody":{', "the object is refused: a launch of nobody and no time"),
+        (LINKED, ",4.5]", "]", "the object is refused: other samples of pipelines with softmax"),
+        (LINKED, ',"two":[4.0,4.5]', "", "the object is refused: other samples of pipelines with"),
+        (LINKED, '"fresh"', '"stale"', 'state is "stale", not one of fresh, evicted'),
+        (made_up.call_case(), '"host_us":{"ours"', '"host_us":{"mine"', ".*: host_us lacks ours"),
+    ],
+)
+def test_a_damaged_observation_is_named(one, old: str, new: str, said: str, folder) -> None:
+    made_up.refused(one, old, new, f", line 2: {said}")
+
+
+@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"calls":50', '"calls":"50"', r", line 2: calls is \"50\", not an integer"),
-        ('"calls":50,', "", ", line 2: the object lacks calls"),
         ('"run":0', '"run":7', ", line 2 is of run 7, which is not among those above it"),
-        ('"rows":1024', '"rows":0', r", line 2: problem\.rows is 0, not a positive integer"),
-        (
-            '"cols":512',
-            '"cols":512,"odd":1',
-            ", line 2: problem is refused: .* no 'odd'",
-        ),
-        ('"cols":512', '"cols":512,"inner":3', r", line 2: problem is refused: .* not outer"),
-        ('"step"', '"stop"', ", line 2: the object lacks step"),
-        ('"step"', '"odd":1,"step"', ", line 2: the object has a key 'odd', which this version"),
         ('"driver"', '"drivers"', ", line 1: versions is .*, not the versions of driver"),
         ('"01_naive"', '"01_na', ", line 2 is damaged: "),
         ("\n{", "\n<<<<<<< one\n{", ", line 2 is damaged: "),
     ],
 )
-def test_damaged_record_is_named_in_one_sentence(old: str, new: str, said: str, folder) -> None:
-    made_up.refused(made_up.record().cases[0], old, new, said)
+def test_a_damaged_file_is_named_in_one_sentence(old: str, new: str, said: str, folder) -> None:
+    made_up.refused(CASE, old, new, said)
 
 
 @pytest.mark.parametrize(
