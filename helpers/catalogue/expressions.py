@@ -123,63 +123,51 @@ def _parsed(text: str) -> tuple[ast.expr, frozenset[str], Evaluate]:
         tree = ast.parse(words.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         raise ExpressionError(f"`{text}` is not an expression") from None
-    return tree, frozenset(_check(tree, text)), _walk(tree)
+    read: set[str] = set()
+    evaluate = _translated(tree, text, read)
+    return tree, frozenset(read), evaluate
 
 
-def _check(node: ast.AST, text: str) -> set[str]:
-    """Return the names that a syntax tree reads; reject every node that has no meaning in C."""
+def _translated(node: ast.expr, text: str, read: set[str]) -> Evaluate:
+    """Translate a syntax tree to a function, because headers are evaluated thousands of times, and
+    add the names that it reads to `read`; reject every node that has no meaning in C."""
+
+    def inner(part: ast.expr) -> Evaluate:
+        return _translated(part, text, read)
+
     if isinstance(node, ast.Constant) and type(node.value) is int:
-        if node.value >= LIMIT:
-            raise ExpressionError(f"`{text}` does not fit 64 bits")
-        return set()
-    if isinstance(node, ast.Name):
-        return {node.id}
-    if isinstance(node, ast.Compare):
-        if len(node.ops) > 1:
-            raise ExpressionError(f"`{text}` has a chained comparison: write a < b && b < c")
-        parts = [node.left, *node.comparators]
-        supported = type(node.ops[0]) in OPERATORS
-    elif isinstance(node, ast.BinOp):
-        parts, supported = [node.left, node.right], type(node.op) in OPERATORS
-    elif isinstance(node, ast.BoolOp):
-        parts, supported = node.values, True
-    elif isinstance(node, ast.Call):
-        name = getattr(node.func, "id", "")
-        if name not in ARITIES:
-            raise ExpressionError(
-                f"`{text}` calls {name or 'something'}; there are {', '.join(ARITIES)}"
-            )
-        if node.keywords or len(node.args) != ARITIES[name]:
-            raise ExpressionError(f"`{text}`: {name} takes {counted(ARITIES[name], 'argument')}")
-        parts, supported = node.args, True
-    else:
-        parts, supported = [], False
-    if not supported:
-        raise ExpressionError(f"`{text}` is not an expression over integers")
-    return {name for part in parts for name in _check(part, text)}
-
-
-def _walk(node: ast.expr) -> Evaluate:
-    """Translate a syntax tree to a function, because headers are evaluated thousands of times."""
-    if isinstance(node, ast.Constant):
         constant = node.value
+        if constant >= LIMIT:
+            raise ExpressionError(f"`{text}` does not fit 64 bits")
         return lambda names, domain: domain.number(constant)
     if isinstance(node, ast.Name):
         name = node.id
+        read.add(name)
         return lambda names, domain: names[name]
     if isinstance(node, ast.BoolOp):
-        conjunction, parts = isinstance(node.op, ast.And), tuple(map(_walk, node.values))
+        conjunction, parts = isinstance(node.op, ast.And), tuple(map(inner, node.values))
         return lambda names, domain: domain.logical(conjunction, parts, names)
-    if isinstance(node, ast.Call):
-        function, operands = node.func.id, node.args
-    elif isinstance(node, ast.Compare):
-        function, operands = OPERATORS[type(node.ops[0])], [node.left, *node.comparators]
-    else:
-        function, operands = OPERATORS[type(node.op)], [node.left, node.right]
+    function, operands = None, []
+    if isinstance(node, ast.Compare):
+        if len(node.ops) > 1:
+            raise ExpressionError(f"`{text}` has a chained comparison: write a < b && b < c")
+        function, operands = OPERATORS.get(type(node.ops[0])), [node.left, *node.comparators]
+    elif isinstance(node, ast.BinOp):
+        function, operands = OPERATORS.get(type(node.op)), [node.left, node.right]
+    elif isinstance(node, ast.Call):
+        function, operands = getattr(node.func, "id", ""), node.args
+        if function not in ARITIES:
+            known = ", ".join(ARITIES)
+            raise ExpressionError(f"`{text}` calls {function or 'something'}; there are {known}")
+        if node.keywords or len(operands) != ARITIES[function]:
+            takes = counted(ARITIES[function], "argument")
+            raise ExpressionError(f"`{text}`: {function} takes {takes}")
+    if function is None:
+        raise ExpressionError(f"`{text}` is not an expression over integers")
     if len(operands) == 1:
-        (only,) = map(_walk, operands)
+        only = inner(operands[0])
         return lambda names, domain: domain.apply(function, only(names, domain))
-    left, right = map(_walk, operands)
+    left, right = map(inner, operands)
     return lambda names, domain: domain.apply(function, left(names, domain), right(names, domain))
 
 
