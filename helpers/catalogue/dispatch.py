@@ -235,20 +235,15 @@ RANKINGS = {
     "softmax_any_axis": (
         _rank(
             "13_any_axis",
-            "another axis: a tile is as wide as a line (inner elements), or x fits in a quarter of "
-            "the L2",
+            "another axis: a tile is as wide as a line, or x fits in a quarter of the L2",
             "whole == 1 || line <= most_bytes || outer * dim * line <= l2 / 4",
         ),
         _rank(
             "13_any_axis",
-            "another axis: a cluster has room for tiles wider than 32 bytes of a line",
+            "another axis: tiles are wider than 32 bytes of a line",
             "most_bytes > 32 && (line % 4 == 0 || dim <= 512)",
         ),
-        _rank(
-            "13_long_columns",
-            "another axis: tiles in a cluster would be at most 32 bytes wide, or be read 2 bytes "
-            "at a time",
-        ),
+        _rank("13_long_columns", "another axis: tiles would be 32 bytes at most, or loads 2 bytes"),
         _rank("13_any_axis", "another axis: columns that 13_long_columns does not take"),
     ),
     "softmax_backward": (
