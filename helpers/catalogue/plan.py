@@ -194,8 +194,11 @@ class Header:
 
     def why_not(self, problem: Problem, gpu: Gpu = H200) -> str:
         """Return why the kernel does not accept a problem on a GPU; "" if it does."""
-        result = self._plan_or_error(problem, gpu)
-        return "" if isinstance(result, Plan) else str(result)
+        try:
+            self.plan(problem, gpu)
+            return ""
+        except ValueError as error:
+            return str(error)
 
     def accepts(self, problem: Problem, gpu: Gpu = H200) -> bool:
         """Return whether the kernel accepts a problem on a GPU."""
@@ -205,18 +208,47 @@ class Header:
         """Return how to compile and launch the kernel for a problem on a GPU.
 
         `block` overrides the header's block size. Raises `ValueError` if the file does not accept
-        the problem or the block size, or exceeds a limit of the GPU, and `TypeError` for a block
-        size that is not an integer.
+        the problem or the block size, or exceeds a limit of the GPU: a `HeaderError` if the header
+        is at fault. Raises `TypeError` for a block size that is not an integer.
         """
-        block = None if block is None else integer("block", block)
-        result = self._plan_or_error(problem, gpu)
-        if not isinstance(result, Plan):
-            raise ValueError(str(result))
         if block is not None:
-            result = self._plan_or_error(problem, gpu, block)
-        if not isinstance(result, Plan):
-            raise result
-        return result
+            block = integer("block", block)
+            self.plan(problem, gpu)  # what is wrong without it is said first
+        if np.dtype(problem.dtype) not in self.dtypes:
+            raise ValueError(f"the kernel takes {self.fields['Dtype']}, not {problem.dtype}")
+        names = inputs(problem, gpu)
+        names |= {
+            "isContiguous": int(problem.contiguous),
+            "isAligned": 1,
+            "maxShared": gpu.max_shared,
+        }
+        rules = self._program if block is None else self.program(block)
+        try:
+            rules.evaluate(names, INTEGERS)
+        except Rejected as error:
+            raise self._rejected(error.step, names, problem, block) from None
+        except ExpressionError as error:
+            raise self._invalid(error, names, problem) from None
+        macros = {name: names[name] for name in self.macros}
+        build_options = [f"-D{name}={value}" for name, value in macros.items()]
+        if np.dtype(problem.dtype) != self.dtypes[0]:
+            build_options.append(DTYPE_OPTIONS[np.dtype(problem.dtype).name])
+        other_options = [
+            option
+            for option in self.options
+            if option_name(option) not in macros and option not in DTYPE_OPTIONS.values()
+        ]
+        return Plan(
+            names["grid"],
+            names["block"],
+            names["shared_mem"],
+            names.get("workspace", 0),
+            self.cooperative,
+            (*build_options, *other_options),
+            macros,
+            {entry.name: names[entry.name] for entry in self.build if not entry.is_macro},
+            self.arch,
+        )
 
     def program(self, block: int | None = None, any_start: bool = False) -> Program:
         """Return the rules of the header as a program, whose block size may be overridden. With
@@ -262,46 +294,6 @@ class Header:
     @cached_property
     def _program(self) -> Program:
         return self.program()
-
-    def _plan_or_error(
-        self, problem: Problem, gpu: Gpu, block: int | None = None
-    ) -> Plan | ValueError:
-        """Return the plan, or why there is none: a `HeaderError` if the header is at fault."""
-        if np.dtype(problem.dtype) not in self.dtypes:
-            return ValueError(f"the kernel takes {self.fields['Dtype']}, not {problem.dtype}")
-        names = inputs(problem, gpu)
-        names |= {
-            "isContiguous": int(problem.contiguous),
-            "isAligned": 1,
-            "maxShared": gpu.max_shared,
-        }
-        rules = self._program if block is None else self.program(block)
-        try:
-            rules.evaluate(names, INTEGERS)
-        except Rejected as error:
-            return self._rejected(error.step, names, problem, block)
-        except ExpressionError as error:
-            return self._invalid(error, names, problem)
-        macros = {name: names[name] for name in self.macros}
-        build_options = [f"-D{name}={value}" for name, value in macros.items()]
-        if np.dtype(problem.dtype) != self.dtypes[0]:
-            build_options.append(DTYPE_OPTIONS[np.dtype(problem.dtype).name])
-        other_options = [
-            option
-            for option in self.options
-            if option_name(option) not in macros and option not in DTYPE_OPTIONS.values()
-        ]
-        return Plan(
-            names["grid"],
-            names["block"],
-            names["shared_mem"],
-            names.get("workspace", 0),
-            self.cooperative,
-            (*build_options, *other_options),
-            macros,
-            {entry.name: names[entry.name] for entry in self.build if not entry.is_macro},
-            self.arch,
-        )
 
     def _rejected(
         self,
