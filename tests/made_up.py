@@ -11,6 +11,7 @@ import pytest
 from helpers.base import gpu, paths
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, registry, store
+from helpers.catalogue.dispatch import launch_of, step_hash
 from helpers.catalogue.registry import WITHOUT_FILE
 from helpers.catalogue.store import Observation, Run
 from helpers.measure import bench, call_times, campaign
@@ -19,7 +20,7 @@ from helpers.measure.call_times import CallTimes
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipelines import COPY, Pipeline, variants
 from helpers.measure.pipelines import PROTOCOL as PIPELINES
-from helpers.measure.records import Case, Record, Timed, launch_of, step_hash
+from helpers.measure.records import Case, Record, Timed
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     FEW_SHAPES,

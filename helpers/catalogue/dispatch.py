@@ -113,6 +113,16 @@ def launch_of(step: str, at: Problem, gpu: Gpu | None = None) -> dict[str, int]:
     return plan.launch if plan else {}
 
 
+def is_current(
+    step: str, kernel_hash: str | None, launch: Mapping[str, int], at: Problem, gpu: Gpu
+) -> bool:
+    """Return whether the code of a step still has this hash, and this launch at a problem; a step
+    without a kernel file has no launch."""
+    if step_hash(step) != kernel_hash:
+        return False
+    return step in WITHOUT_FILE or launch_of(step, at, gpu) == launch
+
+
 def current_build(step: str, problem: Problem, gpu: Gpu) -> dict:
     """Return the current code hash and launch of a step, a variant or a trial for a problem. Raises
     `ValueError` if its header does not accept the problem, `FileNotFoundError` without a file."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..base.arguments import checked
@@ -175,10 +176,11 @@ def split_trial(step: str) -> Trial:
 HINT_MACROS = ("STREAMING", "EVICT_LAST", "PROGRAMMATIC")
 
 
-def with_hints(step: str, values: Mapping[str, int]) -> str:
+def with_hints(step: str, values: Mapping[str, int] = MappingProxyType({})) -> str:
     """Return the trial of a step, a variant or a trial that sets each macro of `HINT_MACROS` which
-    its file has, to its value in `values` or else to 0. If the file has none of these macros, the
-    name is returned unchanged.
+    its file has, to its value in `values` or else to 0: without `values` it has no cache hints,
+    default loads and stores, and an ordinary launch. If the file has none of these macros, the name
+    is returned unchanged.
 
     Raises `FileNotFoundError` if there is no such kernel file.
     """
@@ -188,11 +190,6 @@ def with_hints(step: str, values: Mapping[str, int]) -> str:
     overrides = [*others, *((name, values.get(name, 0)) for name in names)]
     size = f"-b{block}" if block else ""
     return "".join([file, size, *(f"-{name}{value}" for name, value in overrides)])
-
-
-def without_hints(step: str) -> str:
-    """Return the trial with no cache hints, default loads and stores, and an ordinary launch."""
-    return with_hints(step, {})
 
 
 def known_steps() -> list[str]:

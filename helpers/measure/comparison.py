@@ -22,7 +22,7 @@ import numpy as np
 from ..base.arguments import checked
 from ..base.json_files import Count, Natural, Samples, Time
 from ..catalogue import store
-from ..catalogue.dispatch import chosen, launch_of, step_hash
+from ..catalogue.dispatch import chosen, is_current
 from ..catalogue.registry import COPY
 from ..catalogue.store import AtProblem, latest
 from ..problem.problem import Problem
@@ -191,8 +191,8 @@ class Comparison(AtProblem):
         """Whether the kernel that would be chosen now was compared, with the same code and
         launch."""
         step = chosen(self.problem, self.run.gpu)
-        now = (step_hash(step), launch_of(step, self.problem, self.run.gpu)) if step else ("", {})
-        return self.step == step and (self.kernel_hash, self.launch) == now
+        same = (step, self.kernel_hash, self.launch, self.problem, self.run.gpu)
+        return self.step == step and (not step or is_current(*same))
 
     @property
     def marks(self) -> str:

@@ -34,8 +34,8 @@ import numpy as np
 
 from ..base.gpu import Gpu, gpu_for_plans, gpu_in_use
 from ..base.json_files import Count, Must, Natural, Samples
-from ..catalogue import registry, store
-from ..catalogue.dispatch import chosen, launch_of, step_hash
+from ..catalogue import store
+from ..catalogue.dispatch import chosen, is_current, launch_of
 from ..catalogue.registry import COPY, HINT_MACROS, split_trial, with_hints
 from ..catalogue.store import AtProblem
 from ..problem.problem import Problem
@@ -106,15 +106,15 @@ class Pipeline(AtProblem):
         """Size of x in 10^6 bytes."""
         return self.rows * self.problem.row_bytes / 1e6
 
-    def launch_now(self, step: str) -> dict[str, int]:
-        """The launch that the header of one of our kernels requires."""
-        return launch_of(step, self.problem, self.run.gpu)
-
     def is_current(self) -> bool:
         """Whether all of our kernels have the code and launch that were timed."""
-        return all(step_hash(file) == known for file, known in self.hashes.items()) and all(
-            self.launch_now(trial_of(name)) == launch for name, launch in self.launches.items()
-        )
+        return all(map(self.has_current, self.launches))
+
+    def has_current(self, name: str) -> bool:
+        """Whether one of our kernels was timed with its code and launch as they are."""
+        step, known = trial_of(name), self.hashes.get(file_of(name))
+        launch = self.launches.get(name, {})
+        return is_current(step, known, launch, self.problem, self.run.gpu)
 
     def us(self, name: str) -> samples.Estimate:
         """The time that a kernel adds to the pipeline, in microseconds per call."""
@@ -135,16 +135,13 @@ class Pipeline(AtProblem):
         step = chosen(self.problem, self.run.gpu)
         if not step:
             return None
-        launch = self.launch_now(step)
-        name = with_hints(step, launch)
-        file = file_of(step)
-        same = self.launches.get(name) == launch and self.hashes.get(file) == step_hash(file)
-        return name if same else None
+        name = with_hints(step, launch_of(step, self.problem, self.run.gpu))
+        return name if self.has_current(name) else None
 
     @property
     def plain(self) -> str | None:
         """The variant of `chosen` without hints."""
-        name = registry.without_hints(self.chosen) if self.chosen else None
+        name = with_hints(self.chosen) if self.chosen else None
         return name if name in self.launches else None
 
     @property

@@ -19,7 +19,7 @@ import numpy as np
 from ..base.arguments import checked
 from ..base.json_files import Must, Natural
 from ..catalogue import store
-from ..catalogue.dispatch import launch_of, plan_of, step_hash
+from ..catalogue.dispatch import is_current, plan_of, step_hash
 from ..catalogue.registry import UNFUSED
 from ..catalogue.store import AtProblem, Observation, Protocol, Run
 from ..problem.problem import Problem
@@ -109,8 +109,7 @@ class NsightCounters(AtProblem, Profiled):
         return Launch(self.step, self.at)
 
     def is_current(self) -> bool:
-        launch = {} if self.step == UNFUSED else launch_of(self.step, self.at, self.run.gpu)
-        return (step_hash(self.step), launch) == (self.kernel_hash, self.launch)
+        return is_current(self.step, self.kernel_hash, self.launch, self.at, self.run.gpu)
 
     @cached_property
     def metrics(self) -> list[tuple[str, dict[str, float]]]:
@@ -178,8 +177,8 @@ class SanitizerResult(Profiled):
         return Examined(self.step, self.tool)
 
     def is_current(self) -> bool:
-        return step_hash(self.step) == self.kernel_hash and all(
-            launch_of(self.step, problem_at(place), self.run.gpu) == launch
+        return all(
+            is_current(self.step, self.kernel_hash, launch, problem_at(place), self.run.gpu)
             for place, launch in self.launches.items()
         )
 

@@ -22,7 +22,7 @@ from ..base.gpu import Gpu, GpuDescription
 from ..base.json_files import Count, Dtype, Must, Natural, Samples, Share, Time, read_json, typed
 from ..base.paths import RECORDS
 from ..catalogue import registry, store
-from ..catalogue.dispatch import launch_of, plan_of, step_hash
+from ..catalogue.dispatch import is_current, plan_of, step_hash
 from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
 from ..catalogue.store import AtProblem, Run
 from ..problem.problem import Problem
@@ -163,11 +163,7 @@ class Case(Timed, AtProblem):
 
     def is_current(self) -> bool:
         """Whether the code and the launch of the kernel are still the recorded ones."""
-        if self.kernel_hash != step_hash(self.step):
-            return False
-        return self.step in WITHOUT_FILE or self.launch == launch_of(
-            self.step, self.at, self.run.gpu
-        )
+        return is_current(self.step, self.kernel_hash, self.launch, self.at, self.run.gpu)
 
 
 @dataclass

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue import dispatch, store
+from helpers.catalogue.dispatch import launch_of
 from helpers.commands import measure as command
 from helpers.commands.measure import StepsTask
 from helpers.measure import baselines, bench, campaign, comparison, side_by_side
@@ -21,7 +22,7 @@ from helpers.measure.comparison import (
 )
 from helpers.measure.profiler import UNFUSED_LAUNCH
 from helpers.measure.profiling import FILES, ProfilerTask
-from helpers.measure.records import Timed, launch_of
+from helpers.measure.records import Timed
 from helpers.measure.side_by_side import ComparisonTask, PipelineTask
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import drawn, entries
@@ -52,7 +53,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 make(problem).run(None, None)
         measured.append((problem.dtype, *problem.shape, list(makers)))
         copy, step = [TIMES[bench.COPY]] * 7, dispatch.best(problem)
-        launch = comparison.launch_of(step, problem) if step else {}
+        launch = launch_of(step, Problem(*problem.shape)) if step else {}
         return {
             name: Timed(launch, [TIMES.get(name, 30.0)] * 7, copy, 50)
             for name in (bench.COPY, *makers)
@@ -66,8 +67,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 measured.append("apart")
             yield task, campaign.attempt(work, task)[0]
 
-    def launch_on_softmax(step: str, problem: Problem, *_) -> dict[str, int]:
-        return launch_of(step, Problem(*problem.shape))
+    def current_on_softmax(step: str, known: str, launch: dict, at: Problem, gpu) -> bool:
+        return dispatch.is_current(step, known, launch, Problem(*at.shape), gpu)
 
     def why_not(name: str, problem: Problem) -> str:
         return "not here" if name == "quack" else ""
@@ -75,7 +76,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     on_a_gpu(
         *(tmp_path, monkeypatch),
         (dispatch, "best", lambda problem, *_: OURS),
-        (comparison, "launch_of", launch_on_softmax),
+        (comparison, "is_current", current_on_softmax),
         (side_by_side, "gpu_in_use", lambda: gpu.H200),
         (side_by_side, "other_copies", lambda *_: [COPIED]),
         (bench, "copy_maker", lambda name: no_kernel),
@@ -188,9 +189,8 @@ def test_problems_drawn_at_random_are_compared_with_the_rule_too(
     machine, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(dispatch, "best", lambda problem, *_: f"{OURS}-THREADS64")
-    for module in (comparison, side_by_side):
-        monkeypatch.setattr(module, "step_hash", lambda step: "hash")
-    monkeypatch.setattr(comparison, "launch_of", lambda *_: {"grid": 1})
+    monkeypatch.setattr(side_by_side, "step_hash", lambda step: "hash")
+    monkeypatch.setattr(comparison, "is_current", lambda *_: True)
     monkeypatch.setattr(dispatch, "candidates", lambda *_: [OURS])
     monkeypatch.setitem(TIMES, "compile", 90.0)
     drawing = ["comparison", "--drawn", "3", "--seed", "06bc5b0"]

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue import dispatch, store
-from helpers.catalogue.registry import without_hints
+from helpers.catalogue.registry import with_hints
 from helpers.commands import measure as command
 from helpers.measure import baselines, bench, pipelines, side_by_side
 from helpers.measure.campaign import Failure
@@ -80,7 +80,7 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(
     assert {*fresh.launches} == names and len(early) == 2
     assert {*fresh.pipeline_us} == {COPY, "torch", *fresh.launches}
     assert fresh.skipped == {"quack": "not here"} and fresh.calls == 50
-    assert fresh.chosen == ours[0] and fresh.plain == without_hints("09_grid")
+    assert fresh.chosen == ours[0] and fresh.plain == with_hints("09_grid")
     assert fresh.launches[early[0]] == fresh.launches[early[0] + ORDINARY]
     printed = capsys.readouterr().out
     assert "[1/1, " in printed and "1 x 32000 float32, evicted: us 00_copy 11.10" in printed

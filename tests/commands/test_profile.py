@@ -11,6 +11,7 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue import registry, store
+from helpers.catalogue.dispatch import launch_of, step_hash
 from helpers.catalogue.registry import UNFUSED
 from helpers.commands import measure as command
 from helpers.measure import campaign, profiler, profiling
@@ -22,7 +23,6 @@ from helpers.measure.profiler import (
     SanitizerResult,
 )
 from helpers.measure.profiling import launches, run_tool, worker_command
-from helpers.measure.records import launch_of, step_hash
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from tests import made_up

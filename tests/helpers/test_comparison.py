@@ -8,7 +8,7 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.base.paths import ROOT
 from helpers.catalogue import store
-from helpers.catalogue.dispatch import best
+from helpers.catalogue.dispatch import best, launch_of, step_hash
 from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU
 from helpers.measure import baselines, bench
@@ -20,7 +20,6 @@ from helpers.measure.comparison import (
     comparison_cases,
     load_comparisons,
 )
-from helpers.measure.records import launch_of, step_hash
 from helpers.page import comparison_text
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import entries, name_of

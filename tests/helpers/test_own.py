@@ -8,8 +8,8 @@ import pytest
 from helpers import show
 from helpers.base.paths import ROOT
 from helpers.catalogue import registry
+from helpers.catalogue.dispatch import step_hash
 from helpers.commands import export
-from helpers.measure.records import step_hash
 from helpers.page import replay, rich
 from helpers.run.bound import load
 from helpers.simt.cuda_text import token_hash

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import pytest
 
 from helpers.catalogue import store
+from helpers.catalogue.dispatch import launch_of
 from helpers.catalogue.registry import split_trial
 from helpers.measure.profiler import NsightCounters
-from helpers.measure.records import launch_of
 from helpers.page import profile
 from helpers.problem.problem import Problem
 from helpers.run.bound import load

@@ -10,6 +10,7 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.base.paths import RECORDS
 from helpers.catalogue import dispatch, store
+from helpers.catalogue.dispatch import launch_of
 from helpers.catalogue.registry import (
     TORCH,
     TRIALS,
@@ -25,15 +26,7 @@ from helpers.measure.call_times import CallTimes
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipelines import Pipeline
 from helpers.measure.profiler import Disassembly, Formula, NsightCounters, SanitizerResult
-from helpers.measure.records import (
-    Case,
-    Record,
-    families_of,
-    launch_of,
-    load_record,
-    predictions,
-    takes,
-)
+from helpers.measure.records import Case, Record, families_of, load_record, predictions, takes
 from helpers.page.replay import recorded_beside
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (

@@ -6,9 +6,10 @@ import cupy
 import pytest
 
 from helpers import draw
+from helpers.catalogue.dispatch import launch_of
 from helpers.catalogue.registry import source
 from helpers.measure import bench
-from helpers.measure.records import launch_of, load_record
+from helpers.measure.records import load_record
 from helpers.page import replay
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import FEW_SHAPES

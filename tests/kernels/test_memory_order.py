@@ -51,7 +51,7 @@ def accesses_of_matrices(name: str, dtype: str, code: str = "", **changes: int) 
 
 
 def check_streaming(name: str, dtype: str, code: str = "") -> None:
-    off = dict(split_trial(registry.without_hints(name)).changes)
+    off = dict(split_trial(registry.with_hints(name)).changes)
     plain = accesses_of_matrices(name, dtype, code, **off)
     assert {i.removesuffix(".nc").removesuffix(".ca") for i in plain} == {"ld.global", "st.global"}
     streaming = accesses_of_matrices(name, dtype, code, **{**off, "STREAMING": 1})

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from helpers.catalogue.dispatch import ANY_LENGTH
+from helpers.catalogue.dispatch import ANY_LENGTH, launch_of, plan_of
 from helpers.catalogue.registry import split_trial, steps
 from helpers.catalogue.store import read
 from helpers.measure.bench import numbers_of
@@ -16,7 +16,6 @@ from helpers.measure.profiling import (
     OPTIONS,
     launches,
 )
-from helpers.measure.records import launch_of, plan_of
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     SMALL_SHAPES,
