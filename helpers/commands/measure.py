@@ -140,9 +140,8 @@ def steps(options: argparse.Namespace) -> int:
         torch = {"torch": baselines.versions()["torch"]}
     campaign = Steps(options, torch)
     run = campaign.run
-    runs = {name: run for name in names}
-    if torch:
-        runs[TORCH] = replace(run, versions={**run.versions, **torch})
+    of_torch = replace(run, versions={**run.versions, **torch})
+    runs = {name: of_torch if name == TORCH else run for name in names}
     fitting = bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
     every = [Problem(r, c, dtype, *inner) for r, c, *inner in fitting for dtype in DTYPES]
     campaign.order = [*itertools.product([*known_steps(), TORCH], every)]
@@ -263,7 +262,7 @@ def comparison(options: argparse.Namespace) -> int:
         known = [campaign.known[one] for one in problems if one in campaign.known]
         tasks = [Draw(case, names) for case in known if (names := case.to_draw())]
         tasks = [task for task in tasks if len(task.case.draws) == number - 2]
-        if tasks and campaign.clock.left_s >= 0:
+        if tasks and campaign.left_s >= 0:
             with side_by_side.tuned_anew(number):
                 failed += campaign.measure(tasks, apart=True)
     status = campaign.end(failed)

@@ -216,27 +216,6 @@ def measure(task: CampaignTask) -> Sequence[Observation]:
     return task.measure()
 
 
-class Clock:
-    """How long a campaign has taken, and how long it may take."""
-
-    def __init__(self, minutes: float | None = None):
-        self.began = time.perf_counter()
-        self.limit_s = 60.0 * minutes if minutes else float("inf")
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.began
-
-    @property
-    def left_s(self) -> float:
-        return self.limit_s - self.seconds
-
-    def progress(self, done: int, total: int, since: float) -> str:
-        """ "3/12, 40 s, 2 min to go", estimated from the tasks since `since`."""
-        rest = (self.seconds - since) / done * (total - done) / 60
-        return f"{done}/{total}, {self.seconds:.0f} s, {rest:.0f} min to go"
-
-
 REASONS = ("new", "kernels changed", "versions changed")  # most valuable first
 
 
@@ -252,7 +231,7 @@ class Campaign:
         options: argparse.Namespace,
         versions: Mapping[str, str] = MappingProxyType({}),
     ):
-        self.clock, self.options = Clock(options.minutes), options
+        self.began, self.options = time.perf_counter(), options
         device, now = gpu.describe_device(), {**gpu.describe_versions(), **versions}
         self.kind, self.folder = kind, store.gpu_folder(device["name"])
         self.run = Run(device, now, store.utc_now(), protocol)
@@ -261,6 +240,17 @@ class Campaign:
         self.known: dict[Hashable, Observation] = {one.key: one for one in known}
         self.order: Iterable[Hashable] = ()  # of the keys in the file; others go last
         self.wanted = 0  # tasks that --only finds
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return time.perf_counter() - self.began
+
+    @property
+    def left_s(self) -> float:
+        """How many seconds are left of --minutes."""
+        minutes = self.options.minutes
+        return (60.0 * minutes if minutes else math.inf) - self.seconds
 
     def asked(self, title: str) -> bool:
         """Whether --only, if it is given, finds a text."""
@@ -311,15 +301,15 @@ class Campaign:
         total, device = counted(self.wanted, "task"), self.run.device["name"]
         print(f"{len(tasks)} of {total} to measure on {device}", flush=True)
         if self.options.warm:
-            compile_ahead(tasks, self.options.warm, self.clock.left_s / 3)
+            compile_ahead(tasks, self.options.warm, self.left_s / 3)
         nothing = self.options.only and not self.wanted
         return ["--only finds no task"] if nothing else self.measure(tasks)
 
     def measure(self, tasks: Sequence[CampaignTask], apart: bool = False) -> list[str]:
         """Measure tasks in order, on several GPUs or `apart` in other processes, and store the
         results; print a sentence for each failure that is to be reported, and return these."""
-        left = deque(tasks if self.clock.left_s >= 0 else ())
-        done, total, failed, since = 0, len(left), [], self.clock.seconds
+        left = deque(tasks if self.left_s >= 0 else ())
+        done, total, failed, since = 0, len(left), [], self.seconds
         for task, result in deal(measure, left, self.options.jobs, apart):
             lines: Iterable[str] = ()
             if isinstance(result, Failure):
@@ -334,9 +324,11 @@ class Campaign:
                 self.put(result)
                 lines = task.lines(result)
             done += 1
+            rest_min = (self.seconds - since) / done * (total - done) / 60
             for line in lines:
-                print(f"[{self.clock.progress(done, total, since)}] {line}", flush=True)
-            if self.clock.left_s < 0 and left:
+                at = f"{done}/{total}, {self.seconds:.0f} s, {rest_min:.0f} min to go"
+                print(f"[{at}] {line}", flush=True)
+            if self.left_s < 0 and left:
                 print(f"time is up: {counted(len(left), 'task')} left for another run", flush=True)
                 left.clear()
         return failed
