@@ -14,7 +14,7 @@ from helpers.catalogue import dispatch, registry, store
 from helpers.catalogue.dispatch import launch_of, step_hash
 from helpers.catalogue.registry import WITHOUT_FILE
 from helpers.catalogue.store import Observation, Run
-from helpers.measure import bench, call_times, campaign
+from helpers.measure import baselines, bench, call_times, campaign, side_by_side
 from helpers.measure.call_times import PROTOCOL as CALLS
 from helpers.measure.call_times import CallTimes
 from helpers.measure.comparison import Comparison
@@ -99,6 +99,25 @@ def on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple) -> Non
         *more,
     ):
         monkeypatch.setattr(module, name, replacement)
+
+
+def beside_libraries(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple) -> None:
+    """The same on a computer on which every baseline but QuACK is installed; what is timed does
+    nothing."""
+    on_a_gpu(
+        *(folder, monkeypatch),
+        (side_by_side, "gpu_in_use", lambda: gpu.H200),
+        (bench, "maker", lambda *_: no_kernel),
+        (bench, "copy_maker", lambda *_: no_kernel),
+        (side_by_side, "candidate", no_kernel),
+        (baselines, "versions", lambda: {"torch": "2.11.0"}),
+        (baselines, "why_not", lambda name, *_: "not here" if name == "quack" else ""),
+        (side_by_side, "free_memory", lambda: None),  # collecting garbage takes long here
+        (campaign, "CACHE", folder / "cache"),
+        *more,
+    )
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "QUACK_CACHE_DIR"):
+        monkeypatch.setenv(variable, "")
 
 
 def no_kernel(*_, **__) -> bench.Candidate:

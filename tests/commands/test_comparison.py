@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.base import gpu
 from helpers.catalogue import dispatch, store
 from helpers.catalogue.dispatch import launch_of
 from helpers.commands import measure as command
@@ -26,15 +25,7 @@ from helpers.measure.records import Timed
 from helpers.measure.side_by_side import ComparisonTask, PipelineTask
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import drawn, entries
-from tests.made_up import (
-    FOLDER,
-    OURS,
-    RUN,
-    VERSIONS,
-    comparison_case,
-    no_kernel,
-    on_a_gpu,
-)
+from tests.made_up import FOLDER, OURS, RUN, VERSIONS, beside_libraries, comparison_case
 
 COPIED = "variants/00_copy_bulk"
 # torch.compile is so far behind that it is not timed in other processes.
@@ -70,27 +61,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     def current_on_softmax(step: str, known: str, launch: dict, at: Problem, gpu) -> bool:
         return dispatch.is_current(step, known, launch, Problem(*at.shape), gpu)
 
-    def why_not(name: str, problem: Problem) -> str:
-        return "not here" if name == "quack" else ""
-
-    on_a_gpu(
+    beside_libraries(
         *(tmp_path, monkeypatch),
         (dispatch, "best", lambda problem, *_: OURS),
         (comparison, "is_current", current_on_softmax),
-        (side_by_side, "gpu_in_use", lambda: gpu.H200),
         (side_by_side, "other_copies", lambda *_: [COPIED]),
-        (bench, "copy_maker", lambda name: no_kernel),
         (campaign, "deal", deal),
-        (bench, "maker", lambda *_: no_kernel),
         (bench, "measure", measure),
-        (campaign, "CACHE", tmp_path / "cache"),
-        (side_by_side, "candidate", no_kernel),
-        (baselines, "versions", lambda: {"torch": "2.11.0"}),
-        (baselines, "why_not", why_not),
-        (side_by_side, "free_memory", lambda: None),  # collecting garbage takes long here
     )
-    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "QUACK_CACHE_DIR"):
-        monkeypatch.setenv(variable, "")
     return measured
 
 

@@ -9,13 +9,13 @@ from helpers.base import gpu
 from helpers.catalogue import dispatch, store
 from helpers.catalogue.registry import with_hints
 from helpers.commands import measure as command
-from helpers.measure import baselines, bench, pipelines, side_by_side
+from helpers.measure import bench, pipelines
 from helpers.measure.campaign import Failure
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipelines import COPY, ORDINARY, Pipeline, Series, load_pipelines, variants
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import linked
-from tests.made_up import FOLDER, comparison_case, no_kernel, on_a_gpu
+from tests.made_up import FOLDER, beside_libraries, comparison_case
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
 
@@ -43,17 +43,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
             for state in pipelines.states_of(problem, gpu.H200.l2)
         }
 
-    on_a_gpu(
-        *(tmp_path, monkeypatch),
-        (side_by_side, "gpu_in_use", lambda: gpu.H200),
-        (bench, "maker", lambda *_: no_kernel),
-        (pipelines, "measure", measure),
-        (command, "use_cache", lambda: None),
-        (side_by_side, "candidate", no_kernel),
-        (baselines, "versions", lambda: {"torch": "2.11.0"}),
-        (baselines, "why_not", lambda name, *_: "not here" if name == "quack" else ""),
-        (side_by_side, "free_memory", lambda: None),
-    )
+    beside_libraries(tmp_path, monkeypatch, (pipelines, "measure", measure))
     return timed
 
 
