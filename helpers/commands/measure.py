@@ -244,11 +244,10 @@ def comparison(options: argparse.Namespace) -> int:
     kind = Unseen if options.drawn else Comparison
     campaign = Campaign(kind, bench.PROTOCOL, options, baselines.versions())
     seed = options.seed if options.drawn else ""
-    tasks = [
-        ComparisonTask(one, campaign.run, tuple(options.baselines), seed)
-        for one in bench.that_fit(compared(options))
-    ]
-    problems = [task.problem for task in tasks if campaign.asked(task.title(task.problem))]
+    names = tuple(options.baselines)
+    tasks = {one: ComparisonTask(one, campaign.run, names, seed) for one in compared(options)}
+    asked = [one for one, task in tasks.items() if campaign.asked(task.title(one))]
+    problems = bench.that_fit(asked)
     campaign.order = problems if options.drawn else order()
     if options.drawn:  # a draw replaces those of its operations with another seed
         drawn_now = {group_of(one) for one in problems}
@@ -257,7 +256,7 @@ def comparison(options: argparse.Namespace) -> int:
             for key, one in campaign.known.items()
             if one.seed == seed or group_of(one.problem) not in drawn_now
         }
-    failed = campaign.carry_out(campaign.due(tasks))
+    failed = campaign.carry_out(campaign.due(tasks[one] for one in problems))
     for number in range(2, 2 if options.drawn else DRAWS + 1):
         known = [campaign.known[one] for one in problems if one in campaign.known]
         tasks = [Draw(case, names) for case in known if (names := case.to_draw())]
