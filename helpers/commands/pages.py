@@ -28,6 +28,9 @@ from ..page.notebooks import NO_NOTEBOOK
 PAGES = BUILD / "pages"
 LANGUAGES = {".cu": "cuda", ".py": "python", ".json": "json", ".txt": "text", ".sh": "bash"}
 PICTURES = (".png", ".jpg", ".svg")
+# What a link may end in, behind "#": in lower case, as code hosts have it, for which links are
+# written; nbconvert has headings as they are.
+PLACE = re.compile(r' id="([^"]+)"')
 LINK = re.compile(r'(<a [^>]*?href="|<img [^>]*?src=")([^"]*)(")')
 STYLE = """
 main { max-width: 56rem; margin: 0 auto; }
@@ -111,9 +114,10 @@ def convert(first: list[Path]) -> tuple[dict[str, str], list[Path]]:
         notebook = as_notebook(path)
         resources = {"metadata": {"name": title_of(notebook, path), "path": str(path.parent)}}
         html, _ = exporter.from_notebook_node(notebook, resources)
+        html = PLACE.sub(lambda found: found[0].lower(), html)
         done[page_name(path)] = LINK.sub(lambda found, at=path: relinked(found, at), html)
         todo += [target for target in targets(html, path) if target not in todo]
-    return {name: exact_places(name, html, done) for name, html in done.items()}, pictures
+    return done, pictures
 
 
 def as_notebook(path: Path) -> nbformat.NotebookNode:
@@ -181,41 +185,18 @@ def targets(html: str, path: Path) -> Iterator[Path]:
 def relinked(found: re.Match, path: Path) -> str:
     """A link's beginning, to the page of its file; to a folder, of which there is none, no link."""
     before, link, after = found.groups()
+    link, mark, place = link.partition("#")
     target = target_of(link, path)
-    if target is None:
+    if target is None and link:
         return found.group()
+    if target is None:
+        return before + mark + place.lower() + after
     if target.is_dir():
-        return before.replace("href", "title") + link + after
+        return before.replace("href", "title") + link + mark + place + after
     name = target.relative_to(ROOT).as_posix()
     name = name if target.suffix in PICTURES else page_name(target)
     there = posixpath.relpath(name, posixpath.dirname(page_name(path)))
-    return before + there + "".join(link.partition("#")[1:]) + after
-
-
-def exact_places(name: str, html: str, pages: dict[str, str]) -> str:
-    """A page whose links to headings have the headings' names as they are here; code hosts, for
-    which they were written, have them in lower case."""
-
-    def exact(found: re.Match) -> str:
-        before, link, after = found.groups()
-        file, mark, place = link.partition("#")
-        page = pages.get(resolved(name, file))
-        if not place or page is None:
-            return found.group()
-        there = {key.lower(): key for key in places(page)}
-        return f"{before}{file}{mark}{there.get(place.lower(), place)}{after}"
-
-    return LINK.sub(exact, html)
-
-
-def places(html: str) -> list[str]:
-    """What a link may end in, behind "#"."""
-    return re.findall(r' id="([^"]+)"', html)
-
-
-def resolved(name: str, file: str) -> str:
-    """The page, below PAGES, that `file` means on the page `name`."""
-    return posixpath.normpath(posixpath.join(posixpath.dirname(name), file)) if file else name
+    return before + there + mark + place.lower() + after
 
 
 def dead_links(pages: dict[str, str]) -> Iterator[str]:
@@ -225,8 +206,10 @@ def dead_links(pages: dict[str, str]) -> Iterator[str]:
             if re.match(r"[\w+.-]+:", link):
                 continue
             file, _, place = link.partition("#")
-            page = resolved(name, file)
-            if not (PAGES / page).is_file() or (place and place not in places(pages.get(page, ""))):
+            page = posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
+            page = page if file else name
+            places = [found[1] for found in PLACE.finditer(pages.get(page, ""))]
+            if not (PAGES / page).is_file() or (place and place not in places):
                 yield f"{name}: {link}"
 
 

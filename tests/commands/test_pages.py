@@ -61,12 +61,12 @@ def test_links_lead_to_pages(root: Path, capsys) -> None:
     made = root / "build/pages"
     assert hrefs(made / "index.html") == [
         "notebooks/00_a.html",
-        "#Work",
+        "#work",
         "plot.png",
         "https://example.org/x.ipynb",
     ]
     assert hrefs(made / "notebooks/00_a.html") == [
-        "GLOSSARY.html#A-Warp",
+        "GLOSSARY.html#a-warp",
         "deeper/00_b.html",
         "../kernels/a.cu.html",
         "../kernels/a.cu.html",
