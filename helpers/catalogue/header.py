@@ -285,19 +285,17 @@ def _rules(
     rules = {
         "block": _expression(where("Launch"), launch[1], known),
         "grid": _expression(where("Launch"), launch[3], with_block),
-        "Shared": _expression(where("Shared"), fields["Shared"].text, with_block),
-        "Columns": _expression(where("Columns"), fields["Columns"].text, known),
     }
     if launch[2]:
         rules["block condition"] = _expression(where("Launch"), launch[2], with_block)
-    if "Workspace" in fields:
-        rules["Workspace"] = _expression(where("Workspace"), fields["Workspace"].text, with_block)
-        if rules["Workspace"].text == "0":
-            raise HeaderError(
-                f"{where('Workspace')}: the size must be positive; omit the key if there is none"
-            )
-    if "Features" in fields:
-        rules["Features"] = _expression(where("Features"), fields["Features"].text, known)
+    of_keys = {"Shared": with_block, "Workspace": with_block, "Columns": known, "Features": known}
+    for key, names in of_keys.items():
+        if key in fields:
+            rules[key] = _expression(where(key), fields[key].text, names)
+    if "Workspace" in rules and rules["Workspace"].text == "0":
+        raise HeaderError(
+            f"{where('Workspace')}: the size must be positive; omit the key if there is none"
+        )
     for key, (form, meaning) in FORMS.items():
         if key in fields and not re.fullmatch(form, fields[key].text):
             raise HeaderError(f"{where(key)}: `{fields[key].text}` is not {meaning}")
