@@ -12,7 +12,7 @@ from ...base.arguments import checked
 from ...simt import Trace
 from ...simt.hardware import WARP
 from ...simt.words import counted
-from .accesses import block_number, in_words
+from .accesses import block_number, check_followed, in_words
 from .style import (
     BLACK,
     BLUE,
@@ -42,11 +42,6 @@ DIGIT = 8.2  # pixels of width
 PACK = 16  # bytes: the widest access of a lane, aligned to as many
 NO_OWNER = -1
 UNITS = ("lane", "warp", "block")
-VERBS = {
-    "load": ("loads", "loaded"),
-    "store": ("stores", "stored"),
-    "atomic": ("changes", "changed"),
-}
 HUES = (SKY, ORANGE, GREEN, PINK, YELLOW, BLUE, RED, GREY)
 NARROW = ORANGE  # accesses narrower than others
 ALONG = ("row", "column")
@@ -64,11 +59,6 @@ class Owners:
     times: np.ndarray  # number of accesses
     width: np.ndarray  # bytes per access of a lane
     request: np.ndarray  # bool: covered by the request with the lowest address
-    kind: str  # "load", "store" or "atomic"
-
-    @property
-    def does(self) -> str:
-        return VERBS[self.kind][0]
 
     def unit(self, by: str) -> np.ndarray:
         """The index of each lane, warp or block in the launch; or NO_OWNER."""
@@ -83,29 +73,23 @@ class Owners:
 
 
 @checked
-def owners(
-    trace: Trace,
-    by: str = "lane",
-    array: str = "x",
-    along: str = "",
-) -> None:
-    """Show which lane, warp or block loads each element of `array`, or stores it if none loads it.
-    Elements loaded by several are hatched; by lanes, the elements of one request are outlined.
-    Where lanes access it in different widths, narrow accesses have a colour of their own, and ticks
-    mark multiples of 16 bytes. `along` adds an arrow: the kernel reduces each "row" or "column".
+def owners(trace: Trace, by: str = "lane", along: str = "") -> None:
+    """Show which lane, warp or block loads each element of x. Elements loaded by several are
+    hatched; by lanes, the elements of one request are outlined. Where lanes load in different
+    widths, narrow loads have a colour of their own, and ticks mark multiples of 16 bytes. `along`
+    adds an arrow: the kernel reduces each "row" or "column".
 
-    The trace is one of `simulate(..., watch=True)`. The last dimension of the array is that of the
-    columns; if it has three, rows are called lines. For a large matrix the first rows and columns
-    are drawn; neighbours with one owner share a cell, unless a lane moves them in accesses of
-    different width.
+    The trace is one of `simulate(..., watch=True)`. The last dimension of x is that of the columns;
+    if it has three, rows are called lines. For a large matrix the first rows and columns are drawn;
+    neighbours with one owner share a cell, unless a lane loads them in different widths.
 
-    Raises `ValueError` for another `by` or `along`, and for an array that the launch does not have,
-    or that is empty.
+    Raises `ValueError` for another `by` or `along`, and for a launch without an array x, or with an
+    empty one.
     """
     for name, value, known in (("by", by, UNITS), ("along", along or "row", ALONG)):
         if value not in known:
             raise ValueError(f"{name} is {', '.join(map(repr, known))}, not {value!r}")
-    found = _owners(trace, array, _shape(trace, array))
+    found, x = _owners(trace), trace.arrays["x"]
     told = [found.unit(by), found.several[by]]
     told += [found.width, found.request] if by == "lane" else []
     tall, wide = (_grain(told, *one) for one in ((0, ROWS), (1, COLUMNS)))
@@ -118,18 +102,18 @@ def owners(
     roles = by == "lane" and len(np.unique(found.width[found.width > 0])) > 1
     cut = tall * ROWS < found.block.shape[0], wide * COLUMNS < found.block.shape[1]
     height = 26 if len(unit) <= 8 else 18
-    title = f"which {by} {found.does} each element of {array}"
+    title = f"which {by} loads each element of x"
     bottom = TOP + len(unit) * height
     axes = canvas(bottom + (20 if cut[0] or along == "row" else 6) + 28 * (by == "lane"), title)
     cell = Box(LEFT, TOP, min(WIDTH / unit.shape[1], 2.5 * height), height)
     narrow = roles & (packed < found.width.max())
     _cells(axes, cell, by, [unit, several, *widths[:1]], number, narrow, roles)
-    names = "line" if len(trace.arrays[array].shape) > 2 else "row"
+    names = "line" if len(x.shape) > 2 else "row"
     _frame(axes, cell, unit.shape, (tall, wide), cut, names)
     if by == "lane":
         _outline(axes, cell, widths[1])
         if roles:
-            _ticks(axes, cell, unit.shape, wide, trace.arrays[array], found)
+            _ticks(axes, cell, unit.shape, wide, x)
         _arrow(axes, along, cell, unit.shape)
         keys = {"one request": {"edgecolor": BLACK}} if found.request.any() else {}
         if roles:
@@ -137,37 +121,33 @@ def owners(
             keys[f"tick: multiple of {PACK} bytes"] = {}
         keys |= {f"arrow: reduced along a {along}": {}} if along else {}
         legend(axes, LEFT, axes.get_ylim()[0] - 14, keys)
-    finish(axes.figure, title, _sentence(found, by, array, along, names))
+    finish(axes.figure, title, _sentence(found, by, along, names))
 
 
-def _shape(trace: Trace, array: str) -> tuple[int, int]:
-    """(rows, columns) of an array."""
-    if array not in trace.arrays:
+def _owners(trace: Trace) -> Owners:
+    """Collect the loads of x."""
+    if "x" not in trace.arrays:
         known = ", ".join(trace.arrays) or "none"
-        raise ValueError(f"the launch had no array {array!r}; its arrays: {known}")
-    if not trace.accesses and not trace.events:
-        raise ValueError("the trace holds no accesses: simulate(..., watch=True) keeps them")
-    given = trace.arrays[array]
-    if not given.elements:
-        raise ValueError(f"{array} is empty")
-    return given.elements // given.shape[-1], given.shape[-1]
-
-
-def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
-    """Collect the loads of an array, or its stores if there are none."""
-    ours = [one for one in trace.accesses if one.memory == "global" and one.array == array]
-    kinds = {one.kind for one in ours}
-    kind = next((one for one in VERBS if one in kinds), "load")
-    count, size = shape[0] * shape[1], trace.arrays[array].dtype.itemsize
+        raise ValueError(f"the launch had no array x; its arrays: {known}")
+    check_followed(trace)
+    x = trace.arrays["x"]
+    if not x.elements:
+        raise ValueError("x is empty")
+    shape = x.elements // x.shape[-1], x.shape[-1]
+    count, size = x.elements, x.dtype.itemsize
     block, thread = np.full(count, NO_OWNER), np.zeros(count, np.int64)
     several = {unit: np.zeros(count, bool) for unit in UNITS}
     times, width = np.zeros((2, count), np.int64)
     request = np.zeros(count, bool)
-    ours = [access for access in ours if access.kind == kind and access.mask.any()]
+    ours = [
+        one
+        for one in trace.accesses
+        if (one.memory, one.array, one.kind) == ("global", "x", "load") and one.mask.any()
+    ]
     first_request = min(ours, key=lambda one: one.offsets[one.mask].min(), default=None)
     for one in ours:
         per_lane = max(1, one.width // size)
-        first = trace.arrays[array].numbers(one.offsets[one.mask])
+        first = x.numbers(one.offsets[one.mask])
         places = first[:, None] + np.arange(per_lane)
         threads = np.broadcast_to(
             one.warp * WARP + np.flatnonzero(one.mask)[:, None], places.shape
@@ -188,7 +168,7 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
     shaped = {unit: flags.reshape(shape) for unit, flags in several.items()}
     flat = block, thread, times, width, request
     block, thread, times, width, request = (one.reshape(shape) for one in flat)
-    return Owners(block, thread, shaped, times, width, request, kind)
+    return Owners(block, thread, shaped, times, width, request)
 
 
 def _grain(told: Sequence[np.ndarray], axis: int, room: int) -> int:
@@ -279,14 +259,14 @@ def _outline(axes, cell: Box, inside: np.ndarray) -> None:
         axes.plot([x[col]] * 2, [y[row], y[row + 1]], **BORDER)
 
 
-def _ticks(axes, cell: Box, shape, grain: int, array, found: Owners) -> None:
+def _ticks(axes, cell: Box, shape, grain: int, x) -> None:
     """Mark the multiples of 16 bytes in each row."""
-    size, cols = array.dtype.itemsize, found.block.shape[1]
+    size, cols = x.dtype.itemsize, x.shape[-1]
     for row in range(shape[0]):
         for col in range(shape[1] + 1):
             if (row * cols + col * grain) * size % PACK == 0:
-                x, y = LEFT + col * cell.width, TOP + (row + 1) * cell.height
-                axes.plot([x, x], [y - 7, y], color=BLACK, linewidth=1.4)
+                across, down = LEFT + col * cell.width, TOP + (row + 1) * cell.height
+                axes.plot([across] * 2, [down - 7, down], color=BLACK, linewidth=1.4)
 
 
 def _arrow(axes, along: str, cell: Box, shape) -> None:
@@ -301,25 +281,25 @@ def _arrow(axes, along: str, cell: Box, shape) -> None:
 # ---- the sentence -------------------------------------------------------------------------------
 
 
-def _sentence(found: Owners, by: str, array: str, along: str, names: str) -> str:
+def _sentence(found: Owners, by: str, along: str, names: str) -> str:
     unit = found.unit(by)
     if (unit == NO_OWNER).all():
-        return f"No thread {found.does} an element of {array}."
+        return "No thread loads an element of x."
     row, col = (int(one) for one in np.argwhere(unit != NO_OWNER)[0])
     mine = np.flatnonzero(unit[row] == unit[row, col])
     name = f"{by.capitalize()} {found.number(by)[row, col]}"
     if by == "lane" and (found.thread >= WARP).any():
         name += f" of warp {found.thread[row, col] // WARP}"
     columns = f"column{'s' * (len(mine) > 1)} {in_words(mine)}"
-    parts = [f"{name} {found.does} {columns} of {names} {row}"]
+    parts = [f"{name} loads {columns} of {names} {row}"]
     parts.append(f"a {along or 'row'} belongs to {_owner_of_line(found, along == 'column')}")
     if several := int(found.several[by].sum()):
         parts.append(f"{several} of {unit.size} elements belong to more than one {by}")
     if missing := int((found.times == 0).sum()):
-        are = "elements of {} are" if missing > 1 else "element of {} is"
-        parts.append(f"{missing} {are.format(array)} {VERBS[found.kind][1]} by no thread")
+        are = "elements of x are" if missing > 1 else "element of x is"
+        parts.append(f"{missing} {are} loaded by no thread")
     elif found.times.min() == found.times.max() > 1:
-        parts.append(f"each element is {VERBS[found.kind][1]} {found.times.max()} times")
+        parts.append(f"each element is loaded {found.times.max()} times")
     return "; ".join(parts) + "."
 
 

@@ -1,7 +1,7 @@
 """The reduction of a block as it ran: which thread took which thread's value, level by level.
 
 A trace does not contain what a thread computes, but which values it loads from shared memory and
-takes by shuffles, and between which barriers. This is drawn for any kernel.
+takes by shuffles, and between which barriers. Values of other blocks are those of `life.messages`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...simt import Event, Trace, WatchedAccess
 from ...simt.geometry import Place
 from ...simt.hardware import WARP, WORD
 from ...simt.words import counted
-from .accesses import find_block, in_order, pieces_of, shared_arrays
+from .accesses import find_block, in_order, pieces_of
 from .style import (
     BLACK,
     BLUE,
@@ -26,7 +26,6 @@ from .style import (
     GREEN,
     GREY,
     LIT,
-    ORANGE,
     PAGE,
     PALE,
     Box,
@@ -37,19 +36,18 @@ from .style import (
     words,
 )
 
-OUTSIDE = -1  # a thread of another block
 LEFT, RIGHT, TOP = 100, 552, 62  # pixels: of the columns
 LETTER = 7.8  # pixels of width
 MEETINGS = {"barrier leave": "barrier", "cluster leave": "cluster barrier"}
-LABELS = {"shuffle": "shuffle", "shared": "shared memory", "global": "global memory"}
-COLORS = {"shuffle": GREEN, "shared": BLUE, "global": ORANGE}
+LABELS = {"shuffle": "shuffle", "shared": "shared memory"}
+COLORS = {"shuffle": GREEN, "shared": BLUE}
 
 
 @dataclass
 class Level:
     """A level: threads take values of others concurrently."""
 
-    kind: str  # "shuffle", "shared" or "global"
+    kind: str  # "shuffle" or "shared"
     edges: frozenset[tuple[int, int]]  # (giving thread, taking thread)
     lines: set[int]  # source lines
     own: set[int] = field(default_factory=set)  # threads that load their own value
@@ -65,14 +63,6 @@ class Level:
     def keep(self) -> set[int]:
         """The threads that continue with their own value, in a register or loaded."""
         return self.own if self.kind != "shuffle" and self.own else self.targets
-
-    @property
-    def merged(self) -> list[tuple[int, int]]:
-        return sorted(edge for edge in self.edges if edge[0] != OUTSIDE)
-
-    @property
-    def from_outside(self) -> int:
-        return sum(source == OUTSIDE for source, _ in self.edges)
 
 
 @dataclass
@@ -120,20 +110,13 @@ class _Phase:
 def follow(trace: Trace, block: int | Place) -> Reduction:
     """Collect the levels of a block. Raises what `reduction` raises."""
     place = find_block(trace, block)
-    talked = shared_arrays(trace)
-    writers: dict[tuple[str, int], set[int]] = {}  # piece of memory -> threads
+    writers: dict[tuple[str, int], set[int]] = {}  # piece of shared memory -> threads
     phases: dict[tuple[int, int], _Phase] = defaultdict(_Phase)  # by (number, warp)
     current: dict[int, int] = defaultdict(int)
     meetings: list[str] = []
     opening = False
     for event, accesses in in_order(trace):
-        accesses = [one for one in accesses if one.memory != "global" or one.array in talked]
         if event.block != place:
-            for one in accesses:
-                if one.kind != "load" and (one.memory == "global" or one.owner == place):
-                    writers |= {
-                        piece: {OUTSIDE} for _, pieces in pieces_of(one) for piece in pieces
-                    }
             continue
         if event.kind in MEETINGS:
             if not opening:
@@ -146,7 +129,8 @@ def follow(trace: Trace, block: int | Place) -> Reduction:
         elif event.kind == "warp barrier":
             phase.fresh = True
         for one in accesses:
-            _touch(phase, one, writers)
+            if one.memory == "shared":
+                _touch(phase, one, writers)
     return _in_rows(phases, meetings, trace.shape.threads)
 
 
@@ -160,14 +144,11 @@ def _shuffle(phase: _Phase, event: Event) -> None:
 
 def _touch(phase: _Phase, access: WatchedAccess, writers: dict[tuple[str, int], set[int]]) -> None:
     """Record the writer of a piece of memory, or the threads whose values a load takes."""
-    kind, away = "global" if access.memory == "global" else "shared", access.memory == "remote"
     edges, own = set(), set()
     for thread, pieces in pieces_of(access):
-        if away or access.memory == "local":
-            edges |= {(OUTSIDE, thread)} if away and access.kind == "load" else set()
-        elif access.kind == "store":
+        if access.kind == "store":
             writers |= {piece: {thread} for piece in pieces}
-            if kind == "shared" and access.values is not None and access.values.itemsize >= WORD:
+            if access.values is not None and access.values.itemsize >= WORD:
                 bits = access.values[thread % WARP].view(np.uint32)
                 phase.stores.append((len(phase.levels), thread, pieces[0][1], bits))
         elif access.kind == "atomic":
@@ -179,8 +160,8 @@ def _touch(phase: _Phase, access: WatchedAccess, writers: dict[tuple[str, int], 
     phase.fresh |= access.kind == "store"
     if not edges and not own:
         return
-    if not phase.levels or phase.levels[-1].kind != kind or phase.fresh:
-        phase.levels.append(Level(kind, frozenset(), set()))
+    if not phase.levels or phase.levels[-1].kind != "shared" or phase.fresh:
+        phase.levels.append(Level("shared", frozenset(), set()))
     last, phase.fresh = phase.levels[-1], False
     if edges and not last.edges:
         last.lines.clear()  # prefer the lines that take values from others
@@ -263,7 +244,7 @@ def _joined(levels: list[Level], last: dict[int, int]) -> Level:
 def _gives_away(level: Level, last: dict[int, int]) -> bool:
     """Whether one thread distributes its merged value to others that lack it."""
     sources = {source for source, _ in level.edges}
-    if len(sources) != 1 or OUTSIDE in sources:
+    if len(sources) != 1:
         return False
     (source,) = sources
     latest = max(last[target] for target in level.targets)
@@ -354,23 +335,16 @@ def _lines(axes, levels: list[Level], at, rows: list[float], pitch: float) -> se
     for row, level in enumerate(levels, 1):
         last |= dict.fromkeys(level.offers, row - 1)
         dots |= {(row - 1, thread) for thread in level.offers}
-        dots |= {(last[source], source) for source, _ in level.merged}
+        dots |= {(last[source], source) for source, _ in level.edges}
         dots |= {(last[thread], thread) for thread in level.keep}
         style = {"colors": COLORS[level.kind], "linewidths": thick, "zorder": 2}
         if level.to_all:
             style |= {"colors": GREY, "linestyles": (0, (2, 2)), "linewidths": min(thick, 1.2)}
-        taken = [[(at(a), rows[last[a]]), (at(b), rows[row])] for a, b in level.merged]
+        taken = [[(at(a), rows[last[a]]), (at(b), rows[row])] for a, b in sorted(level.edges)]
         kept = [[(at(b), rows[last[b]]), (at(b), rows[row])] for b in sorted(level.keep)]
         axes.add_collection(LineCollection(taken, **style))
         if not level.to_all:
             axes.add_collection(LineCollection(kept, **style, alpha=0.35))
-        high, reach = (rows[row] - rows[row - 1]) / 2, min(14, 0.4 * pitch)
-        coming = [
-            [(at(b) - reach, rows[row] - high), (at(b), rows[row])]
-            for a, b in level.edges
-            if a == OUTSIDE
-        ]
-        axes.add_collection(LineCollection(coming, **style | {"colors": ORANGE}))
         arrived = level.targets | (set() if level.to_all else level.keep)
         last |= dict.fromkeys(arrived, row)
         dots |= {(row, thread) for thread in arrived}
@@ -384,14 +358,12 @@ def _labels(axes, levels: list[Level], rows: list[float], barriers: list[float])
     for row, level in enumerate(levels, 1):
         top = max([rows[row - 1], *(y for y in barriers if y < rows[row])])
         right = "to all" if level.to_all else LABELS[level.kind]
-        if level.from_outside:
-            right = "other blocks"
         if level.times > 1:
             right += f" × {level.times}"
         numbers = sorted(level.lines - {0})
         more = f", {numbers[1]}" if len(numbers) == 2 else " ..." if len(numbers) > 2 else ""
         left = f"line {numbers[0]}{more}" if numbers else ""
-        color = DARK if level.to_all else ORANGE if level.from_outside else COLORS[level.kind]
+        color = DARK if level.to_all else COLORS[level.kind]
         key = right, left, color, sum(y < rows[row] for y in barriers)
         entries.append((key, top, rows[row]))
     for (right, left, color, _), same in groupby(entries, key=lambda entry: entry[0]):
@@ -431,15 +403,13 @@ def _sentence(found: Reduction, block: str) -> str:
     levels = [level for level in found.levels if level.edges and not level.to_all]
     barriers = sum(isinstance(part, str) for part in found.parts)
     if not levels:
-        return f"In {block} no thread takes a value from another: nothing is reduced."
+        return f"In {block} no thread takes the value of another thread of the block."
     taken = ", ".join(
         f"{len(level.edges)}{f' ({level.times} times)' * (level.times > 1)}" for level in levels
     )
-    outside = sum(level.from_outside for level in levels)
-    others = f", of which {outside} from other blocks" if outside else ""
     to_all = any(level.to_all for level in found.levels)
     last = "; then all threads read the result" if to_all else ""
     return (
         f"{counted(len(levels), 'level')} and {barriers} barrier{'s' * (barriers != 1)}; values "
-        f"taken from other threads, level by level: {taken}{others}{last}."
+        f"taken from other threads, level by level: {taken}{last}."
     )

@@ -17,7 +17,7 @@ from helpers.measure.records import load_record
 from helpers.page import draw
 from helpers.page.draw import style
 from helpers.page.draw.life import lived, sent
-from helpers.page.draw.reduction import OUTSIDE, follow
+from helpers.page.draw.reduction import follow
 from helpers.page.draw.style import PICTURES, digest_of
 from helpers.problem.shapes import FEW_SHAPES
 from helpers.run.bound import load
@@ -66,13 +66,6 @@ COPY = """extern "C" __global__ void copy(const float* x, float* y)
 """
 COPY_PAIRS = COPY.replace("float", "float2")
 PAIRS = COPY.replace("x[threadIdx.x];", "x[threadIdx.x / 2] + x[threadIdx.x ? 0 : 1];")
-THROUGH_GLOBAL = """extern "C" __global__ void through(const float* x, volatile float* y)
-{
-    y[blockIdx.x * 4 + threadIdx.x] = x[threadIdx.x];
-    __syncthreads();
-    if (threadIdx.x == 0) y[32 + blockIdx.x] = y[blockIdx.x * 4 + 3] + y[0];
-}
-"""
 COUNTED = """extern "C" __global__ void counted(const float* x, float* y)
 {
     __shared__ float sum;
@@ -250,11 +243,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
         of("messages", CHAIN, 20, 32, (20,)),
         "In 19 pairs of blocks, one sends the other 1 message of 4 bytes through the x array.",
     ),
-    "values from other blocks": (
-        lambda: draw.reduction(traced(THROUGH_GLOBAL, 2, 4), 1),
-        "taken from other threads, level by level: 2, of which 1 from other blocks.",
-    ),
-    "reduction of a cluster": (lambda: draw.reduction(cluster()), "other blocks"),
+    "reduction of a cluster": (lambda: draw.reduction(cluster()), "level by level: 64 (2 times), "),
     "owners of pairs": (
         of("owners", COPY_PAIRS, 1, 50, (20, 5)),
         "columns 0 to 1 of row 0; a row belongs to one block of at most 2 warps.",
@@ -272,7 +261,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
         "Lane 0 of warp 0 loads column 0 of line 0; a column belongs to one",
     ),
     "no owners": (of("owners", *IDLE), "No thread loads an element of x."),
-    "no reduction": (of("reduction", *IDLE), "no thread takes a value from another"),
+    "no reduction": (of("reduction", *IDLE), "no thread takes the value of another thread"),
     "no barrier": (of("life", *IDLE), "2 warps meet at no barrier: no warp waits for another."),
     "no messages": (of("messages", *IDLE), "No block reads what another one wrote"),
 }
@@ -383,14 +372,9 @@ def test_a_tree_halves_from_barrier_to_barrier_and_threads_store_pairs() -> None
             assert values[row, thread] == [f"{one:.2f}" for one in pair]
 
 
-def test_values_come_from_all_that_added_and_from_other_blocks() -> None:
+def test_values_come_from_all_that_added_and_messages_from_other_blocks() -> None:
     (level,) = follow(traced(COUNTED, 1, 16), 0).levels
     assert level.edges == {(thread, 5) for thread in range(16) if thread != 5}
-    (level,) = follow(traced(THROUGH_GLOBAL, 2, 4), 1).levels
-    assert (level.kind, level.edges) == ("global", {(3, 0), (OUTSIDE, 0)})
-    # Of 8 warps' pairs, six are of other blocks; a lane of each of two warps reads each.
-    level = next(one for one in follow(cluster(), 0).levels if one.from_outside)
-    assert (level.from_outside, level.times) == (12, 2)
     pairs = {(a, b) for a in range(8) for b in range(8) if a != b and a // 4 == b // 4}
     assert sent(cluster()).counts == dict.fromkeys(pairs, 2)
     assert sent(traced(CHAIN, 20, 32, (20,))).counts == {(n, n + 1): 1 for n in range(19)}
