@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -51,14 +50,14 @@ def check_followed(trace: Trace) -> None:
         raise ValueError("the trace follows no block: simulate(..., watch=True) keeps what they do")
 
 
-def find_block(trace: Trace, block: int | Place) -> Place:
-    """(x, y, z) of a block, by that or by its number.
+def find_block(trace: Trace, block: int) -> Place:
+    """(x, y, z) of a block by its number.
 
     Raises `ValueError` for a trace that follows no block, or not this one."""
     check_followed(trace)
-    place = unravel(block, trace.shape.grid) if isinstance(block, int) else tuple(block)
+    place = unravel(block, trace.shape.grid)
     if all(event.block != place for event in trace.events):
-        raise ValueError(f"the trace does not follow a block {block!r}")
+        raise ValueError(f"the trace does not follow block {block}")
     return place
 
 
@@ -196,50 +195,39 @@ def labelled(trace: Traces) -> list[tuple[str, Trace]]:
     return [*trace.items()]
 
 
-class Which(NamedTuple):
-    """Which access of a trace; see `memory.sectors`."""
-
-    line: Line
-    warp: int = 0
-    block: int | Place = 0
-    nth: int = 0
-    kind: str | None = None
-
-
-def chosen(trace: Traces, memory: str, which: Which) -> list[Shown]:
-    """The selected access of each trace to "global" or "shared" memory.
+def chosen(
+    trace: Traces, memory: str, line: Line, block: int = 0, nth: int = 0, kind: str | None = None
+) -> list[Shown]:
+    """The access of each trace to "global" or "shared" memory that `memory.sectors` selects.
 
     Raises `TypeError` for anything but a trace, and `ValueError` that lists the alternatives.
     """
     traces = labelled(trace)
-    line = which.line
     lines = [line] * len(traces) if isinstance(line, int | str) else [*line]
     if len(lines) != len(traces):
         raise ValueError(f"{counted(len(lines), 'line')} for {counted(len(traces), 'trace')}")
     return [
-        Shown(label, one, _access(one, memory, which._replace(line=wanted)))
+        Shown(label, one, _access(one, memory, wanted, block, nth, kind))
         for (label, one), wanted in zip(traces, lines, strict=True)
     ]
 
 
-def _access(trace: Trace, memory: str, which: Which) -> WatchedAccess:
-    line, warp, block, nth, kind = which
+def _access(
+    trace: Trace, memory: str, line: int | str, block: int, nth: int, kind: str | None
+) -> WatchedAccess:
     if not trace.accesses:
         raise ValueError(f"the trace of {trace.file} kept no accesses: simulate(..., watch=True)")
     reached = [one for one in trace.accesses if one.memory == memory]
     number = _line_number(trace, line, sorted({one.line for one in reached}), memory)
     here = [one for one in reached if one.line == number]
     place = f"line {number} of {trace.file}"
-    who = f"warp {warp} of block {block}"
-    ours = [
-        one
-        for one in here
-        if one.warp == warp and block in (one.block, block_number(trace, one.block))
-    ]
-    if not ours:
-        there = sorted({(block_number(trace, one.block), one.warp) for one in here})
-        some = ", ".join(f"warp {w} of block {b}" for b, w in there[:4])
-        raise ValueError(f"{who} does not reach {place}; there are {some}, {len(there)} in all")
+    of_block = [one for one in here if block_number(trace, one.block) == block]
+    if not of_block:
+        there = sorted({block_number(trace, one.block) for one in here})
+        some = ", ".join(map(str, there[:4]))
+        raise ValueError(f"block {block} does not reach {place}; {len(there)} do: {some}")
+    warp = min(one.warp for one in of_block)
+    ours = [one for one in of_block if one.warp == warp]
     kinds = [*dict.fromkeys(one.kind for one in ours)]
     kind = kind or kinds[0]
     if kind not in kinds:
@@ -248,8 +236,8 @@ def _access(trace: Trace, memory: str, which: Which) -> WatchedAccess:
     ours = [one for one in ours if one.kind == kind]
     if not -len(ours) <= nth < len(ours):
         raise ValueError(
-            f"{who} has {counted(len(ours), kind)} in {place}, so nth goes from 0 to "
-            f"{len(ours) - 1}"
+            f"warp {warp} of block {block} has {counted(len(ours), kind)} in {place}, so nth goes "
+            f"from 0 to {len(ours) - 1}"
         )
     return ours[nth]
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from ...base.arguments import checked
 from ...simt import Event, Trace, WatchedAccess
-from ...simt.geometry import Place
 from ...simt.words import counted
 from . import style
 from .accesses import (
@@ -54,12 +53,12 @@ class Life:
 
 
 @checked
-def life(trace: Trace, block: int | Place = 0) -> None:
+def life(trace: Trace, block: int = 0) -> None:
     """Show the timeline of a block: one band per warp, in steps, with marks for loads, stores and
     shuffles; waiting at a barrier is hatched, and barriers are lines across the bands.
 
-    The trace is one of `simulate(..., watch=True)`, `block` a number or (x, y, z). A step is an
-    instruction, not a time. Raises `ValueError` for a block that the trace does not follow.
+    The trace is one of `simulate(..., watch=True)`, `block` a number. A step is an instruction, not
+    a time. Raises `ValueError` for a block that the trace does not follow.
     """
     found = lived(trace, block)
     title = f"The life of block {block}, in steps: instructions, not time"
@@ -89,7 +88,7 @@ def life(trace: Trace, block: int | Place = 0) -> None:
     style.finish(figure, title, _sentence(found), [title, len(found.barriers), drawn])
 
 
-def lived(trace: Trace, block: int | Place) -> Life:
+def lived(trace: Trace, block: int) -> Life:
     """Collect the timeline. Raises what `life` raises."""
     place = find_block(trace, block)
     warps: dict[int, Warp] = defaultdict(Warp)

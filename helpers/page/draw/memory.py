@@ -16,7 +16,7 @@ from ...base.arguments import checked
 from ...simt import Counters, Trace, WatchedAccess
 from ...simt.hardware import BANKS, SECTOR, WARP, WORD
 from ...simt.words import counted
-from .accesses import Line, Shown, Traces, Which, chosen, labelled
+from .accesses import Line, Shown, Traces, chosen, labelled
 from .charts import short, times
 from .style import (
     BLUE,
@@ -63,27 +63,21 @@ VERBS = {"store": "stores"}
 
 @checked
 def sectors(
-    trace: Traces,
-    line: Line,
-    warp: int = 0,
-    block: int | tuple[int, int, int] = 0,
-    nth: int = 0,
-    kind: str | None = None,
+    trace: Traces, line: Line, block: int = 0, nth: int = 0, kind: str | None = None
 ) -> None:
-    """Draw one access of a warp to global memory: its lanes, and the 32-byte sectors they touch. A
-    sector has the same size in every figure.
+    """Draw one access to global memory by the first warp of a block that makes it: its lanes, and
+    the 32-byte sectors they touch. A sector has the same size in every figure.
 
     `trace` comes from `simulate(..., watch=True)`; several in `{label: trace}` are drawn below each
     other. `line` is a number, or part of the text of the source line, ignoring spaces;
-    a tuple has one for each trace. `nth` selects among the accesses of this warp in this line,
+    a tuple has one for each trace. `nth` selects among the accesses of the warp in this line,
     counted from 0; `kind` ("load", "store", "atomic") selects if a line has several kinds, by
     default the first.
 
     Raises `TypeError` for anything but a trace; and `ValueError` that lists the alternatives for a
-    trace without recorded accesses, and for a line, warp, block or access that does not exist or is
-    ambiguous.
+    trace without recorded accesses, and for a line, block or access that is not there or ambiguous.
     """
-    shown = chosen(trace, "global", Which(line, warp, block, nth, kind))
+    shown = chosen(trace, "global", line, block, nth, kind)
     panel = 184.0
     bottom = panel * len(shown)
     axes = canvas(bottom + 12)
@@ -190,20 +184,13 @@ def _say_sectors(shown: Sequence[Shown]) -> str:
 
 
 @checked
-def banks(
-    trace: Traces,
-    line: Line,
-    warp: int = 0,
-    block: int | tuple[int, int, int] = 0,
-    nth: int = 0,
-    kind: str | None = None,
-) -> None:
-    """Draw one access of a warp to shared memory: its lanes, the 32 banks, and its wavefronts.
+def banks(trace: Traces, line: Line, block: int = 0, nth: int = 0, kind: str | None = None) -> None:
+    """Draw one access to shared memory: the lanes of a warp, the 32 banks, and the wavefronts.
 
     In a wavefront each bank serves one 4-byte word to all lanes that request it. Parameters and
     errors are those of `sectors`.
     """
-    shown = chosen(trace, "shared", Which(line, warp, block, nth, kind))
+    shown = chosen(trace, "shared", line, block, nth, kind)
     tops = [0.0]
     for one in shown:
         tops.append(tops[-1] + 172 + PITCH * len(one.turns))

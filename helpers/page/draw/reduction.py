@@ -15,7 +15,6 @@ import numpy as np
 
 from ...base.arguments import checked
 from ...simt import Event, Trace, WatchedAccess
-from ...simt.geometry import Place
 from ...simt.hardware import WARP, WORD
 from ...simt.words import counted
 from .accesses import find_block, in_order, pieces_of
@@ -80,14 +79,13 @@ class Reduction:
 
 
 @checked
-def reduction(trace: Trace, block: int | Place = 0) -> None:
+def reduction(trace: Trace, block: int = 0) -> None:
     """Show how the threads of a block merge their values: a column is a thread, a line leads from
     the thread that had a value to the thread that took it, through shared memory or by a shuffle,
     and barriers are lines across. Values that threads stored or offered are printed where there is
     space.
 
-    The trace is one of `simulate(..., watch=True)`, `block` a number or (x, y, z). Repetitions
-    are drawn once.
+    The trace is one of `simulate(..., watch=True)`, `block` a number. Repetitions are drawn once.
 
     Raises `ValueError` for a block that the trace does not follow.
     """
@@ -107,7 +105,7 @@ class _Phase:
     fresh: bool = False  # the next load belongs to another level
 
 
-def follow(trace: Trace, block: int | Place) -> Reduction:
+def follow(trace: Trace, block: int) -> Reduction:
     """Collect the levels of a block. Raises what `reduction` raises."""
     place = find_block(trace, block)
     writers: dict[tuple[str, int], set[int]] = {}  # piece of shared memory -> threads

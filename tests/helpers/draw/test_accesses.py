@@ -1,4 +1,4 @@
-"""Which access a figure is of: found by line, text, warp, block and number; and its turns, which
+"""Which access a figure is of: found by line, text, block and number; and its turns, which
 are the wavefronts that an H200 counted."""
 
 import json
@@ -9,7 +9,7 @@ import pytest
 
 from helpers.base.paths import ROOT
 from helpers.catalogue.registry import source
-from helpers.page.draw.accesses import Shown, Which, chosen
+from helpers.page.draw.accesses import Shown, chosen
 from helpers.run.bound import bind
 from helpers.simt import KernelText, Trace, WatchedAccess, simulate
 
@@ -28,7 +28,7 @@ def naive() -> Trace:
 
 
 def the(trace: Trace, line: int | str, memory: str = "global", **which) -> WatchedAccess:
-    (one,) = chosen(trace, memory, Which(line, **which))
+    (one,) = chosen(trace, memory, line, **which)
     return one.access
 
 
@@ -66,15 +66,24 @@ def test_what_an_inlined_function_loads_is_found_by_the_line_that_calls_it() -> 
     x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
     trace = simulate(KernelText(INLINED, "inlined"), 1, 32, (x, y), watch=True)
     loaded = the(trace, "return *from")
-    assert loaded.line == 1 and trace.callers(1) == {4, 8} and trace.callers(9) == set()
+    assert (
+        (loaded.line, loaded.warp) == (1, 0)
+        and trace.callers(1) == {4, 8}
+        and trace.callers(9) == set()
+    )
     assert the(trace, "load(from + 1)") is the(trace, "mine = near") is loaded
     assert "is in none of the lines" in refusal(trace, "extern")
+
+
+def test_the_first_warp_that_makes_an_access_is_taken() -> None:
+    code, y = INLINED.replace("    y[", "    if (threadIdx.x > 40) y["), np.zeros(96, np.float32)
+    trace = simulate(KernelText(code, "inlined"), 1, 96, (np.zeros(97, np.float32), y), watch=True)
+    assert the(trace, "y[").warp == 1
 
 
 def test_nth_counts_the_accesses_of_one_warp(naive: Trace) -> None:
     for nth in (0, 3, 7, -1):
         assert the(naive, 34, nth=nth).offsets[0] == 4 * (nth % 8)
-    assert the(naive, 34, warp=1).offsets[0] == 32 * 8 * 4
     assert "warp 0 of block 0 has 8 loads in line 34 of 01_naive.cu" in refusal(naive, 34, nth=8)
 
 
@@ -90,8 +99,7 @@ def test_what_is_not_there_or_not_the_only_one_is_listed(naive: Trace) -> None:
         text = refusal(naive, line)
         assert "these do:\n   30: row_max = fmaxf" in text and text.count("\n") == 3
     assert refusal(naive, 30, memory="shared").endswith("reach shared memory; these do: none")
-    assert "there are warp 0 of block 0, warp 1 of block 0, 2 in all" in refusal(naive, 30, warp=2)
-    assert "warp 0 of block 5 does not reach line 30" in refusal(naive, 30, block=5)
+    assert "block 5 does not reach line 30 of 01_naive.cu; 1 do: 0" in refusal(naive, 30, block=5)
 
 
 # ---- turns --------------------------------------------------------------------------------------
