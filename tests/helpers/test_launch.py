@@ -7,7 +7,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from helpers.catalogue.header import header
 from helpers.run.bound import bind
 from helpers.run.check import check_softmax, strided_copy
 from helpers.run.execute import KernelBug
@@ -63,9 +62,9 @@ def refusal(kernel, grid, block, args, shared_mem: int = 0, error=(TypeError, Va
     return message
 
 
-def shifted(rows: int, cols: int, items: int) -> np.ndarray:
+def shifted(items: int) -> np.ndarray:
     """A float32 array that starts `items` elements into its base array."""
-    return np.full(rows * cols + items, np.nan, np.float32)[items:].reshape(rows, cols)
+    return np.full(ROWS * COLS + items, np.nan, np.float32)[items:].reshape(ROWS, COLS)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -76,24 +75,24 @@ def read_only(array: np.ndarray) -> np.ndarray:
 # ---- arrays -----------------------------------------------------------------------------------
 
 X, Y = arrays()
-WIDE = make_input(ROWS, COLS + 1)
+ONE = shifted(COLS)  # with the base array of the next one, which begins a row earlier
+OTHER = ONE.base[: ROWS * COLS].reshape(ROWS, COLS)
 BAD_ARRAYS = [  # x, y, what is said
     (make_input(COLS, ROWS).T, Y, "x is not C-contiguous"),
-    (WIDE[:, :COLS], Y, "pass numpy.ascontiguousarray(x)"),
-    (X, np.zeros((COLS, ROWS), np.float32).T, "y is not C-cont"),
+    (make_input(ROWS, COLS + 1)[:, :COLS], Y, "pass numpy.ascontiguousarray(x)"),
     (X.astype(np.float64), Y, "x is float64, but the kernel takes float32"),
-    (X.astype(np.int32), Y, "x is int32, but the kernel takes float32"),
     (X, Y.astype(np.float16), "y is float16, but the kernel takes float32"),
     (X.tolist(), Y, "x must be a numpy array of one or more dimensions, not a Python list"),
-    (X, 0.0, "y must be a numpy array of one or more dimensions, not a"),
     (X, np.array(0, np.float32), "y must be a numpy array of one or"),
+    (np.ma.masked_invalid(X), Y, "not a numpy.ma.MaskedArray"),
     (None, Y, "x must be a numpy array, not None"),
     (X, read_only(np.zeros_like(X)), "y is read-only"),
     (X, arrays(ROWS + 1)[1], "y has shape (7, 8), which is not rows x cols = 6 x 8"),
     (X[:-1], Y, "x has shape (5, 8), which is not rows x cols"),
-    (X, Y.reshape(COLS, ROWS), "y has shape (8, 6), which is"),
     (X, Y.reshape(-1), "x has shape (6, 8), but y has shape (48,)"),
-    (np.ma.masked_invalid(X), Y, "not a numpy.ma.MaskedArray"),
+    (shifted(1), Y, "x must start at a multiple of 16 bytes, but it is a view that starts 4 bytes"),
+    (X, shifted(3), "y must start at a multiple of 16 bytes, but it is a view that starts 12 byt"),
+    *((x, y, "y overlaps x") for x, y in ((Y, Y), (Y, Y[:]), (ONE, OTHER), (OTHER, ONE))),
 ]
 
 
@@ -103,30 +102,10 @@ def test_array_that_does_not_fit_is_named(x, y, text: str) -> None:
     assert text in refusal(kernel, *shape_of(kernel, ROWS, COLS), (x, y, ROWS, COLS))
 
 
-def test_output_in_place_is_refused() -> None:
-    kernel = raw("01_naive")
-    base = np.zeros(ROWS * COLS + COLS, np.float32)
-    overlapping = [base[start:][: ROWS * COLS].reshape(ROWS, COLS) for start in (0, COLS)]
-    for x, y in ((Y, Y), (Y, Y[:]), overlapping, overlapping[::-1]):
-        message = refusal(kernel, 1, 128, (x, y, ROWS, COLS), error=ValueError)
-        assert "y overlaps x" in message
+def test_arrays_that_are_neighbours_do_not_overlap() -> None:
     neighbours = np.zeros((2, ROWS, COLS), np.float32)
-    launch(kernel, 1, 128, (*neighbours, ROWS, COLS))
+    launch(raw("01_naive"), 1, 128, (*neighbours, ROWS, COLS))
     assert (neighbours[1] == 1 / COLS).all() and not neighbours[0].any()
-
-
-@pytest.mark.parametrize("items", [1, 2, 3])
-def test_view_that_is_not_aligned_as_the_header_asks_is_refused(items: int) -> None:
-    kernel = raw("00_copy")
-    grid, block = shape_of(kernel, ROWS, COLS)
-    assert header(kernel.code).align("float32") == 16
-    for name, x, y in (
-        ("x", shifted(ROWS, COLS, items), Y),
-        ("y", X, shifted(ROWS, COLS, items)),
-    ):
-        message = refusal(kernel, grid, block, (x, y, ROWS, COLS), error=ValueError)
-        assert f"{name} must start at a multiple of 16 bytes" in message
-        assert f"starts {4 * items} bytes into its base array" in message
 
 
 def test_rows_that_are_apart_are_held_against_the_strides() -> None:
@@ -164,11 +143,9 @@ BAD_NUMBERS = [  # the kernel, its numbers, what is said
     (SCALE, (48, 2), "pass numpy.float32(2)"),
     (SCALE, (48, True), "factor is a Python bool"),
     (SCALE, (48, np.float64(0.5)), "factor is a numpy.float64; the kernel takes a float"),
-    (SCALE, (48, np.ones(1, np.float32)), "factor must be a number (float)"),
-    (SCALE, (48, np.array(2, np.float32)), "factor must be a number"),
+    (SCALE, (48, np.array(2, np.float32)), "factor must be a number (float)"),
     (SCALE, (48, None), "factor is a Python NoneType"),
-    (SCALE, (48.0, TWO), "count must be an integer (int), not 48.0"),
-    (SCALE, (np.float32(48), TWO), "count must be an integer"),
+    (SCALE, (np.float32(48), TWO), "count must be an integer (int), not "),
     (SCALE, (True, TWO), "count must be an integer (int), not True"),
     (SCALE, (np.arange(2), TWO), "count must be a number (int)"),
     (SCALE, (2**31, TWO), "count = 2147483648 does not fit"),
@@ -176,7 +153,6 @@ BAD_NUMBERS = [  # the kernel, its numbers, what is said
     (NUMBERS, (1, 0, 0), "number is a Python int, which CuPy passes as 8 bytes; the kernel takes"),
     (NUMBERS, (np.float32(1), 0, 0), "number is a numpy.float32; the kernel takes a double"),
     (NUMBERS, (0.5, -1, 0), "small = -1 does not fit the kernel's unsigned"),
-    (NUMBERS, (0.5, 2**32, 0), "small = 4294967296 does not fit the kernel's unsigned"),
     (NUMBERS, (0.5, 0, 2**63), "does not fit the kernel's long long"),
 ]
 
@@ -205,81 +181,45 @@ def test_numpy_integers_serve_as_rows_and_cols(kind: type) -> None:
     assert np.array_equal(x, y)
 
 
-@pytest.mark.parametrize(("rows", "cols"), [(0, COLS), (-1, COLS), (ROWS, 0), (ROWS, -1)])
-@pytest.mark.parametrize("name", ["00_copy", "01_naive"])
-def test_empty_matrix_is_refused(name: str, rows: int, cols: int) -> None:
-    kernel = raw(name)
-    x = np.zeros((max(rows, 0), max(cols, 0)), np.float32)
-    message = refusal(kernel, 1, 128, (x, x.copy(), rows, cols), error=ValueError)
-    wrong = f"rows = {rows}" if rows < 1 else f"cols = {cols}"
-    assert message.endswith(f"{wrong} is not 1 to 2147483647")
-
-
 # ---- launch shape -----------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    "args", [(), (X,), (X, Y, ROWS), (X, Y, ROWS, COLS, 1), (X, Y, ROWS, COLS, X, Y)], ids=len
+NAIVE, COPY, WIDE = (
+    raw("01_naive"),
+    raw("00_copy"),
+    raw("01_naive", ("Shared:   0", "Shared:   4 * block")),
 )
-def test_wrong_number_of_arguments_is_counted(args: tuple) -> None:
-    message = refusal(raw("01_naive"), 1, 128, args, error=TypeError)
-    expected = f"softmax_naive takes 4 arguments (x, y, rows, cols), not {len(args)}"
-    assert message == expected
+ARGS, TWICE = (X, Y, ROWS, COLS), (X, Y, ROWS * COLS, np.float32(2))
+NO_BYTES = "0 bytes of shared memory for rows = 6, cols = 8, block = "
+IN_LINE = " has a header, which requires a one-dimensional "
+BAD_LAUNCHES = [  # the kernel, grid, block, arguments and shared memory, what is said
+    (NAIVE, 1, 128, (), 0, "softmax_naive takes 4 arguments (x, y, rows, cols), not 0"),
+    (NAIVE, 1, 128, (*ARGS, 1), 0, "softmax_naive takes 4 arguments (x, y, rows, cols), not 5"),
+    (NAIVE, 1, 128, (X[:0], X[:0], 0, COLS), 0, "rows = 0 is not 1 to 2147483647"),
+    (COPY, 1, 128, (X[:, :0], X[:, :0], ROWS, -1), 0, "cols = -1 is not 1 to 2147483647"),
+    (NAIVE, 2, 128, ARGS, 0, f"requires grid = 1 and {NO_BYTES}128; got grid = 2, 0 bytes"),
+    (NAIVE, (1, 2), 128, ARGS, 0, f"requires grid = 1 and {NO_BYTES}128; got grid = 2, 0 bytes"),
+    (COPY, 2, 4, ARGS, 0, f"requires grid = 3 and {NO_BYTES}4; got grid = 2, 0 bytes"),
+    (NAIVE, 1, 128, ARGS, 4, f"requires grid = 1 and {NO_BYTES}128; got grid = 1, 4 bytes"),
+    (WIDE, 1, 128, ARGS, 0, "requires grid = 1 and 512 bytes of shared memory"),
+    (NAIVE, 1, (16, 8), ARGS, 0, f"softmax_naive{IN_LINE}block; got block = (16, 8)"),
+    (NAIVE, 1, (1, 1, 64), ARGS, 0, f"softmax_naive{IN_LINE}block; got block = (1, 1, 64)"),
+    (COPY, (1, 3), 4, ARGS, 0, f"{IN_LINE}grid; got grid = (1, 3)"),
+    (NAIVE, 0.5, 128, ARGS, 0, "grid must be one to three integers, not 0.5; divide with //"),
+    (SCALE, 3, 128.0, TWICE, 0, "block must be one to three integers, not 128.0; divide with //"),
+    (SCALE, -1, 64, TWICE, 0, "grid -1"),
+    (SCALE, 1, (64, 32), TWICE, 0, "block (64, 32, 1) has 2048 threads"),
+]
 
 
-@pytest.mark.parametrize("name", ["00_copy", "01_naive", "variants/00_copy_scalar"])
-@pytest.mark.parametrize("change", [-1, 1, 100])
-def test_wrong_grid_is_refused(name: str, change: int) -> None:
-    kernel = raw(name)
-    x, y = arrays(300, 40)
-    grid, block = shape_of(kernel, 300, 40)
-    for wrong in (grid + change, (grid + change,), (grid, 2)):
-        message = refusal(kernel, wrong, block, (x, y, 300, 40), error=ValueError)
-        assert f"requires grid = {grid} and 0 bytes of shared memory" in message
-        assert f"got grid = {int(np.prod(wrong))}, 0 bytes" in message
+@pytest.mark.parametrize("case", BAD_LAUNCHES, ids=[case[-1] for case in BAD_LAUNCHES])
+def test_launch_that_the_kernel_does_not_take_is_refused(case: tuple) -> None:
+    """A block in two dimensions would number half of its threads alike."""
+    *given, text = case
+    assert text in refusal(*given)
 
 
-@pytest.mark.parametrize(("grid", "block"), [(1, (16, 8)), (1, (1, 1, 64)), ((1, 1), (1, 128))])
-def test_threads_in_two_dimensions_are_refused_where_the_header_plans_one(grid, block) -> None:
-    """The kernel would number half of them alike, and leave rows unwritten."""
-    message = refusal(raw("01_naive"), grid, block, (X, Y, ROWS, COLS), error=ValueError)
-    assert message == (
-        f"softmax_naive has a header, which requires a one-dimensional block; got block = {block}"
-    )
-    message = refusal(raw("00_copy"), (1, 3), 4, (*arrays(), ROWS, COLS), error=ValueError)
-    assert "requires a one-dimensional grid; got grid = (1, 3)" in message
-    launch(raw("01_naive"), (1, 1, 1), (128, 1), (*arrays(), ROWS, COLS))
-
-
-@pytest.mark.parametrize("shared_mem", [4, 1024])
-def test_wrong_shared_memory_is_refused(shared_mem: int) -> None:
-    message = refusal(raw("01_naive"), 1, 128, (X, Y, ROWS, COLS), shared_mem, ValueError)
-    assert "0 bytes of shared memory" in message and f"got grid = 1, {shared_mem} bytes" in message
-    needs_some = raw("01_naive", ("Shared:   0", "Shared:   4 * block"))
-    message = refusal(needs_some, 1, 128, (X, Y, ROWS, COLS), error=ValueError)
-    assert "requires grid = 1 and 512 bytes of shared memory" in message
-
-
-@pytest.mark.parametrize("kernel", [SCALE, raw("01_naive")], ids=lambda k: k.name)
-@pytest.mark.parametrize(("grid", "block"), [(300 / 128, 128), (3, 128.0)])
-def test_grid_or_block_that_is_no_integer_is_named(kernel, grid, block) -> None:
-    x, y = arrays(300, 40)
-    last = np.float32(1) if kernel is SCALE else 40
-    message = refusal(kernel, grid, block, (x, y, 300, last), error=TypeError)
-    culprit, value = ("block", block) if isinstance(block, float) else ("grid", grid)
-    assert message == f"{culprit} must be one to three integers, not {value!r}; divide with //"
-
-
-@pytest.mark.parametrize(
-    ("grid", "block", "culprit"),
-    [
-        (-1, 64, "grid -1"),
-        (1, (64, 32), "block (64, 32, 1) has 2048 threads"),
-    ],
-)
-def test_grid_or_block_outside_the_limits_is_named(grid, block, culprit: str) -> None:
-    message = refusal(SCALE, grid, block, (X, Y, 48, np.float32(2)), error=ValueError)
-    assert message.startswith(culprit)
+def test_further_dimensions_of_one_are_taken() -> None:
+    launch(NAIVE, (1, 1, 1), (128, 1), (*arrays(), ROWS, COLS))
 
 
 # ---- compiled for a shape, workspace, cooperative -----------------------------------------------
