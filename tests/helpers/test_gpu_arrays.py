@@ -7,18 +7,17 @@ from helpers.measure import bench
 from helpers.measure.gpu_arrays import _Sample
 from helpers.problem.operations import OPERATIONS, SUMMED
 from helpers.problem.problem import Problem
-from helpers.run.bound import bind, load
-from tests.helpers.family import EACH
+from helpers.run.bound import load
 
 EVERY = (
-    ("softmax", {"MASK": "bytes", "LOG": 1}),
-    ("softmax", {"MASK": "causal", "BIAS": 1}),
-    ("softmax", {"DROPOUT": 1}),
-    ("softmax_any_axis", {}),
-    ("softmax_backward", {}),
-    ("softmax_backward", {"LOG": 1}),
-    ("cross_entropy", {}),
-    ("cross_entropy_backward", {}),
+    ("12_fused", {"MASK": "bytes", "LOG": 1}),
+    ("12_fused", {"MASK": "causal", "BIAS": 1}),
+    ("12_fused", {"DROPOUT": 1}),
+    ("13_any_axis", {}),
+    ("14_backward", {}),
+    ("14_backward", {"LOG": 1}),
+    ("15_cross_entropy", {}),
+    ("15_gradient", {}),
 )
 
 
@@ -52,9 +51,8 @@ def test_bytes_are_those_of_the_formula() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "chosen"), EVERY, ids=str)
 def test_gpu_times_each_operation(name: str, chosen: dict) -> None:
-    inner = 64 if name == "softmax_any_axis" else 1
-
-    bound = bind(EACH[name], 1024, 512, inner=inner, features=chosen)
+    inner = 64 if name == "13_any_axis" else 1
+    bound = load(name).bind(1024, 512, inner=inner, features=chosen)
 
     def make(_) -> bench.Candidate:
         return bench.kernel_candidate(bound)
