@@ -30,13 +30,8 @@ def bytes_of(bound: BoundKernel) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ("02_online-b0", "'02_online-b0': a block has 1 to 1024 threads"),
         ("02_online-b2048", "'02_online-b2048': a block has 1 to 1024 threads"),
         ("02_online-WIDTH4", "'02_online-WIDTH4': kernels/02_online.cu has no WIDTH"),
-        (
-            "06_registers-NOPE4",
-            "'06_registers-NOPE4': kernels/06_registers.cu has no NOPE; there are PACKS",
-        ),
         (
             "09_grid-PACK4",
             "'09_grid-PACK4': kernels/09_grid.cu has no PACK; there are THREADS, FEW_PACKS, ",
@@ -46,7 +41,6 @@ def bytes_of(bound: BoundKernel) -> tuple[np.ndarray, np.ndarray]:
             "'variants/00_copy_bulk-TILE2048': kernels/variants/00_copy_bulk.cu defines TILE "
             "without #ifndef",
         ),
-        ("01_naive-b32-b64", "'01_naive-b32-b64' sets a value twice"),
         ("07_warp-ROWS2-ROWS2", "'07_warp-ROWS2-ROWS2' sets a value twice"),
     ],
 )
@@ -95,7 +89,6 @@ def test_what_bind_is_given_beside_a_kernel_is_tried() -> None:
     [
         ({"rows": None}, "rows must be an integer, not None"),
         ({"block": 33.5}, "block must be an integer or None, not 33.5"),
-        ({"changes": {"LANES": 8.0}}, "LANES must be an integer, not 8.0"),
         ({"changes": {"LANES": "8"}}, "LANES must be an integer, not '8'"),
     ],
     ids=str,
@@ -140,12 +133,10 @@ def test_strides_other_than_the_bound_ones_are_named(run: str) -> None:
             ValueError,
             "the rows of y start 420 bytes apart, which is not ",
         ),
-        (0, x.reshape(-1), ValueError, "the rows of x start 400 bytes apart, which is not x_strid"),
         (0, wide[:, :200:2], TypeError, "x has strides (840, 8), but each row must be contiguous"),
         (0, good[0][::-1], TypeError, "x has strides (-420, 4), but each row must be contiguous"),
         (1, np.broadcast_to(x[0], (4, 100)), TypeError, "y has strides (0, 4), but each row must"),
         (0, np.zeros((100, 4), np.float32).T, TypeError, "x has strides (4, 16), but each row mu"),
-        (1, good[0], ValueError, "the rows of y start 420 bytes"),
     ):
         pair = [*good]
         pair[place] = wrong

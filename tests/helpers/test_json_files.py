@@ -66,15 +66,13 @@ def test_writers_at_once_leave_one_of_theirs(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "Expecting value: line 1 .*"),
-        ('{"a": 1', "Expecting .*"),
         ("[1]", "list instead of an object"),
         ('{"a": NaN}', "NaN is not a number of JSON"),
         ('{"a": 1' + "0" * 5000 + "}", "Exceeds the limit .*"),
         ('{"a":' * 10**5, "it is nested too deeply"),
         ("{\n<<<<<<< ours\n}", "Expecting .*: line 2 .*"),
-        ("\ufffe", "Expecting .*"),
     ],
-    ids=range(8),
+    ids=range(6),
 )
 def test_damage_is_named(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "gpu" / "x.json"
@@ -148,10 +146,8 @@ def test_what_is_of_its_type_is_built() -> None:
         ({"head": {**HEAD, "count": -1}}, "head.count is -1, not a non-negative integer"),
         ({"head": {**HEAD, "count": True}}, "head.count is true, not an integer"),
         ({"head": {**HEAD, "dtype": "int8"}}, 'head.dtype is "int8", not float32, float16 or'),
-        ({"head": []}, "head is [], not an object"),
         ({"utc": "yesterday"}, 'utc is "yesterday", not a date such as 2030-'),
         ({"parts": {}}, "parts is {}, not a list"),
-        ({"parts": [PART, 1]}, "parts[1] is 1, not an object"),
         ({"parts": [{**PART, "rows": 0}]}, "parts[0].rows is 0, not a positive integer"),
         ({"parts": [{**PART, "rows": 1.0}]}, "parts[0].rows is 1.0, not an integer"),
         ({"parts": [{**PART, "samples_us": []}]}, "parts[0].samples_us is [], not a non-empty"),
@@ -163,7 +159,6 @@ def test_what_is_of_its_type_is_built() -> None:
         ({"parts": [{**PART, "rwos": 1}]}, "parts[0] has a key 'rwos', which this version does"),
         ({"pairs": [[1]]}, "pairs[0] is [1], not a list of 2"),
         ({"pairs": [["why", 1]]}, 'pairs[0][0] is "why", not a number'),
-        ({"free": 1}, "free is 1, not an object"),
         ({"even": 3}, "even is 3, not even"),
         ({"yes": 1}, "yes is 1, not true or false"),
         ({"utc": "x" * 999}, f'utc is "{"x" * 56}..., not a date'),

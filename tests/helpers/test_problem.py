@@ -10,13 +10,9 @@ from helpers.problem.problem import Problem
 
 REFUSED = {
     "no rows": ({"rows": 0}, ValueError, "rows = 0 is not 1 to 2147483647"),
-    "fewer than no columns": ({"cols": -8}, ValueError, "cols = -8 is not 1 to 2147483647"),
-    "rows past an int": ({"rows": 2**31}, ValueError, "rows = 2147483648 is not 1 to 2147483647"),
     "cols past an int": ({"cols": 2**31}, ValueError, "cols = 2147483648 is not 1 to 2147483647"),
     "half a row": ({"rows": 4.5}, TypeError, "rows must be an integer, not 4.5"),
-    "words": ({"cols": "8"}, TypeError, "cols must be an integer, not '8'"),
     "inner of no integer": ({"inner": 2.0}, TypeError, "inner must be an integer, not 2.0"),
-    "no inner": ({"inner": 0}, ValueError, "rows = 12 is not outer * inner, with inner = 0"),
     "inner that does not divide": (
         *({"inner": 5}, ValueError),
         "rows = 12 is not outer * inner, with inner = 5",

@@ -1,6 +1,5 @@
 """Named quantities against sums over the counters as they are stored."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -33,66 +32,50 @@ HERTZ = 1980 * 10**6
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
 
-def each_case(test: Callable) -> Callable[[], None]:
-    """One test of all cases, which are many and short; the first that is wrong is named."""
-
-    def every() -> None:
-        for case, seen in LARGE.items():
-            try:
-                test(case, seen)
-            except AssertionError as error:
-                raise AssertionError(f"{case}: {error}") from error
-
-    every.__name__, every.__doc__ = test.__name__, test.__doc__
-    return every
-
-
-@each_case
-def test_instructions_and_slots(case, seen) -> None:
-    executed = seen["smsp__inst_executed.sum"]
-    assert profile.of(*case).instructions_per_column == executed * 32 / 2**28
-    assert profile.of(*case).instructions_per_row == executed / case.rows
+def check_instructions(case: Place, seen: dict[str, float]) -> None:
+    executed, found = seen["smsp__inst_executed.sum"], profile.of(*case)
+    assert found.instructions_per_column == executed * 32 / 2**28
+    assert found.instructions_per_row == executed / case.rows
     if launch_of(case.step, Problem(*case[1:]))["grid"] < 8 * 132:
         return  # SMs without a block do not count
     # The share of the slots is that of the instructions in those that the time has. The profiler
     # counts them in different replays, whose times differ by up to a third.
     clocks = seen["gpu__time_duration.sum"] * 1e-9 * HERTZ
-    expected = executed / (clocks * 132 * 4)
-    assert profile.of(*case).issuing == pytest.approx(expected, rel=0.4, abs=0.01)
+    assert found.issuing == pytest.approx(executed / (clocks * 132 * 4), rel=0.4, abs=0.01)
 
 
-@each_case
-def test_warps_that_wait_are_some_of_those_that_are_active(case, seen) -> None:
-    active = profile.of(*case).active_warps
-    assert active == pytest.approx(
-        0.64 * seen["sm__warps_active.avg.pct_of_peak_sustained_active"], rel=1e-12
-    )
-    issuing = seen["smsp__issue_active.avg.pct_of_peak_sustained_active"] / 100
-    shares = []
+def check_warps(case: Place, seen: dict[str, float]) -> None:
+    """Those that wait are some of those that are active."""
+    found = profile.of(*case)
+    percent = seen["sm__warps_active.avg.pct_of_peak_sustained_active"]
+    assert found.active_warps == pytest.approx(0.64 * percent, rel=1e-12)
     for why in profile.REASONS:
-        waiting = profile.of(*case).waiting_warps(why=why)
-        assert waiting == pytest.approx(4 * issuing * seen[STALL.format(why)], rel=1e-12)
-        shares.append(profile.of(*case).waiting_share(why=why))
-        assert shares[-1] == pytest.approx(waiting / active, rel=1e-12)
+        waiting = 4 * found.issuing * seen[STALL.format(why)]
+        assert found.waiting_warps(why=why) == pytest.approx(waiting, rel=1e-12)
     if not case.step.endswith("copy_bulk"):  # a few instructions a block: the ratios are of none
+        shares = [found.waiting_share(why=why) for why in profile.REASONS]
         assert 0 < sum(shares) < 1.05, "a warp waits for one thing at a time"
 
 
-@each_case
-def test_memory(case, seen) -> None:
-    size = 2 if case.dtype == "bfloat16" else 4
-    read, written = profile.of(*case).dram_bytes
-    assert (read, written) == (seen["dram__bytes_read.sum"], seen["dram__bytes_write.sum"])
-    assert profile.of(*case).dram_passes == (read / 2**28 / size, written / 2**28 / size)
-    reads_alone = (
-        load(split_trial(case.step).file).operation.bandwidth_baseline == "variants/00_read"
-    )
-    assert (0.8 < profile.of(*case).dram_passes[1]) != reads_alone
+def check_memory(case: Place, seen: dict[str, float]) -> None:
+    size, found = 2 if case.dtype == "bfloat16" else 4, profile.of(*case)
+    read, written = found.dram_bytes
+    assert found.dram_passes == (read / 2**28 / size, written / 2**28 / size)
+    operation = load(split_trial(case.step).file).operation
+    assert (0.8 < found.dram_passes[1]) != (operation.bandwidth_baseline == "variants/00_read")
     if not case.step.endswith("copy_bulk"):  # loads nothing itself
-        assert 0 <= profile.of(*case).l1_hits <= 1
-    assert profile.of(*case).time_us == seen["gpu__time_duration.sum"] / 1000
+        assert 0 <= found.l1_hits <= 1
     for unit in ("l1tex", "lts", "dram"):
-        assert 0 < profile.of(*case).busy(unit) <= 100
+        assert 0 < found.busy(unit) <= 100
     # The DRAM of an H200 moves 4.8 TB in a second.
-    rate = (read + written) / seen["gpu__time_duration.sum"] / 4800
-    assert profile.of(*case).busy("dram") / 100 == pytest.approx(rate, rel=0.06)
+    rate = (read + written) / found.time_us / 1e3 / 4800
+    assert found.busy("dram") / 100 == pytest.approx(rate, rel=0.06)
+
+
+@pytest.mark.parametrize("check", [check_instructions, check_warps, check_memory])
+def test_quantities_of_every_profiled_launch(check) -> None:
+    for case, seen in LARGE.items():
+        try:
+            check(case, seen)
+        except AssertionError as error:
+            raise AssertionError(f"{case}: {error}") from error
