@@ -452,10 +452,10 @@ class BoundKernel:
         if self.plan.workspace:
             _check_workspace(args[-1], self.plan.workspace)
 
-    def _check_dtype(self, argument: Argument, array: np.ndarray | None) -> None:
+    def _check_dtype(self, argument: Argument, array: object) -> None:
         name, expected = argument.name, argument.numpy_dtype(self.dtype)
-        if array is None:
-            raise TypeError(f"{name} must be a numpy array, not None")
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            raise TypeError(f"{name} must be a numpy array, not {array}")
         if array.dtype != expected:
             several = len(self.kernel.header.dtypes) > 1
             rule = "the kernel is compiled for" if several else "the header says"

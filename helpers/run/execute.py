@@ -1,9 +1,9 @@
 """Run a `cupy.RawKernel` once: on the GPU through CuPy, or on the SIMT machine.
 
 Both take numpy arrays and write results into them in place. Arguments are first checked against the
-kernel's signature, because CUDA checks nothing: it ignores strides, converts no dtype, and reads a
-Python float as eight bytes. Clusters of more than 8 blocks and programmatic launches, which CuPy
-does not support, use the CUDA driver API.
+kernel's signature, because CUDA checks nothing: it ignores strides and converts no dtype. Clusters
+of more than 8 blocks and programmatic launches, which CuPy does not support, use the CUDA driver
+API.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from ..base.arguments import short
 from ..base.gpu import replaying
 from ..catalogue.plan import Plan
 from ..simt import byte_offset, rows_apart, span
+from ..simt.arguments import check_argument, check_count
 from ..simt.cuda_text import Parameter, signature
-from ..simt.words import counted
 
 GUARD = 256  # bytes before and after each array on a GPU; a multiple of any alignment
 GUARD_BYTE = 0xA5  # fills the guard bytes
@@ -79,8 +78,8 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
 
 
 def _pointer(name: str, value):
-    """Return the argument that CuPy gets for a pointer; None is the null pointer."""
-    if value is None:
+    """Return the argument that CuPy gets for a pointer; None and 0 are the null pointer."""
+    if value is None or isinstance(value, Integral):
         return np.uintp(0)
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name}: arrays of pointers are supported only on the SIMT machine")
@@ -229,35 +228,19 @@ def _driver_config(plan: Plan, attributes: list):
 
 def check_arguments(kernel, args: Sequence) -> None:
     """Raise `TypeError` or `ValueError` naming the first argument that does not match the kernel's
-    signature. A matrix x may have strided rows if the kernel takes an x_stride."""
+    signature, as the SIMT machine does, that is not contiguous, or that is read-only but written.
+    A matrix x may have strided rows if the kernel takes an x_stride."""
     parameters = signature(kernel.code, kernel.name)
-    if not isinstance(args, (list, tuple)):
-        raise TypeError(f"args must be a tuple of all kernel arguments, not {short(args)}")
-    if len(args) != len(parameters):
-        expected = ", ".join(parameter.name for parameter in parameters)
-        takes = f"takes {counted(len(parameters), 'argument')} ({expected})"
-        raise TypeError(f"{kernel.name} {takes}, not {len(args)}")
+    check_count(kernel.name, parameters, args, len(parameters))
     names = {parameter.name for parameter in parameters}
     for parameter, value in zip(parameters, args, strict=True):
-        if parameter.pointer and value is None:
-            continue
-        if parameter.table and isinstance(value, list | tuple):
-            for index, entry in enumerate(value):
-                inner = replace(parameter, name=f"{parameter.name}[{index}]", const=False)
-                if entry is not None:
-                    _check_array(inner, entry, False)
-        elif parameter.pointer:
-            _check_array(parameter, value, f"{parameter.name}_stride" in names)
-        else:
-            _check_number(parameter, value)
+        check_argument(parameter, value)
+        if parameter.pointer and isinstance(value, np.ndarray):
+            _check_layout(parameter, value, f"{parameter.name}_stride" in names)
 
 
-def _check_array(parameter: Parameter, value, strided: bool) -> None:
+def _check_layout(parameter: Parameter, value: np.ndarray, strided: bool) -> None:
     name = parameter.name
-    if not isinstance(value, np.ndarray) or not value.ndim or np.ma.isMaskedArray(value):
-        raise TypeError(
-            f"{name} must be a numpy array of one or more dimensions, not a {_kind(value)}"
-        )
     if strided and not (value.flags.c_contiguous or rows_apart(value)):
         raise TypeError(
             f"{name} has strides {value.strides}, but each row must be contiguous and start after "
@@ -268,39 +251,5 @@ def _check_array(parameter: Parameter, value, strided: bool) -> None:
             f"{name} is not C-contiguous (strides {value.strides}); a kernel ignores strides: "
             f"pass numpy.ascontiguousarray({name})"
         )
-    expected = np.dtype(np.uint64) if parameter.table and "[" not in name else parameter.dtype
-    if expected not in (None, value.dtype) and name != "workspace":  # zeros of any dtype
-        raise TypeError(
-            f"{name} is {value.dtype}, but the kernel takes {expected} ({parameter.type}*)"
-        )
     if not parameter.const and not value.flags.writeable:
         raise ValueError(f"{name} is read-only, but the kernel takes a non-const pointer")
-
-
-def _check_number(parameter: Parameter, value) -> None:
-    name, dtype = parameter.name, parameter.dtype
-    if dtype is None:  # a struct, or a type that only the compiler can resolve
-        return
-    if isinstance(value, np.ndarray):
-        raise TypeError(f"{name} must be a number ({parameter.type}), not an array")
-    if dtype.kind == "b":
-        if not isinstance(value, bool | np.bool_) and value not in (0, 1):
-            raise TypeError(f"{name} must be a bool, not {value!r}")
-    elif dtype.kind in "fV":  # V: bfloat16, which numpy does not count as a float
-        if not isinstance(value, float if dtype == np.float64 else dtype.type):
-            wide = ", which CuPy passes as 8 bytes" if type(value) in (int, float) else ""
-            module = "ml_dtypes" if dtype.kind == "V" else "numpy"
-            remedy = f": pass {module}.{dtype}({value})" if isinstance(value, Real) else ""
-            raise TypeError(
-                f"{name} is a {_kind(value)}{wide}; the kernel takes a {parameter.type}{remedy}"
-            )
-    elif not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer ({parameter.type}), not {value!r}")
-    elif not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
-        raise ValueError(f"{name} = {value} does not fit the kernel's {parameter.type}")
-
-
-def _kind(value) -> str:
-    """Return the type of a value for a message: "Python float", "numpy.float64", "cupy.ndarray"."""
-    module, name = type(value).__module__, type(value).__name__
-    return f"Python {name}" if module == "builtins" else f"{module}.{name}"

@@ -61,7 +61,7 @@ def test_shape_is_enough_for_a_kernel_with_a_header(capsys):
         (("--shape", "3"), "--shape is ROWSxCOLS, not '3'"),
         (
             "--grid 1 --block 1 --args float64[100] float32[100] 100 1.0".split(),
-            "x is float64, but the kernel takes float32",
+            "x is float64, the kernel takes float32",
         ),
     ],
 )

@@ -136,7 +136,7 @@ def test_arrays_are_given_in_order_or_by_name_and_numbers_are_neutral() -> None:
         ({}, "^softmax with MASK = 1 needs mask$"),
         ({"mask": None, "y": None}, "is given y twice"),
         ({"masks": None, "mask": None}, "takes x, y, scale, mask, .*, mask_group, not masks"),
-        ({"mask": np.zeros((1, 256), bool)}, "mask is bool, but the kernel takes uint8"),
+        ({"mask": np.zeros((1, 256), bool)}, "mask is bool, but softmax takes uint8"),
         ({"mask": np.zeros((1, 32), np.uint8)}, "mask has shape .1, 32., which is not mask_rows x"),
     ],
 )
