@@ -12,7 +12,7 @@ import numpy as np
 from ..catalogue.header import header
 from ..problem.operations import BACKWARD, COPY, SOFTMAX
 from ..run.bound import BoundKernel, bind
-from ..run.references import UNIT_ROUNDOFF, Exact, allowed, expected, make_input
+from ..run.references import UNIT_ROUNDOFF, Exact, agrees, expected, make_input
 from ..simt import Counters, Trace
 from ..simt.cuda_text import kernel_names
 
@@ -147,18 +147,14 @@ def unwritten(x: np.ndarray) -> np.ndarray:
 
 def first_wrong(y: np.ndarray, exact: Exact) -> str:
     """The first difference of y from the expected values in a sentence, or "" if there is none."""
-    values, seen = exact.value, y.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        right = (np.abs(seen - values) <= allowed(exact, y.dtype)) | (seen == values)
-    right |= np.isnan(values) & np.isnan(seen)
     size = y.dtype.itemsize
     missing = y.view(UNWRITTEN[size].dtype) == UNWRITTEN[size]
-    right &= ~missing
+    right = agrees(y, exact) & ~missing
     if right.all():
         return ""
     row, col = map(int, np.argwhere(~right)[0])
-    at_best = float(np.float32(values[row, col]))  # fp64 has numbers beyond the range of the output
-    wanted, what = _different(at_best, seen[row, col])
+    # fp64 has numbers beyond the range of the output.
+    wanted, what = _different(float(np.float32(exact.value[row, col])), float(y[row, col]))
     if missing[row, col]:
         what = "nothing (no thread wrote there)"
     wrong = int(np.count_nonzero(~right))

@@ -179,9 +179,10 @@ class Profile:
         case = self.case
         return passes * case.bytes / 2 / case.median_us / 1e3 / self.record.gpu.sms
 
-    def latency_ns(self, lane_bytes: int = 4, passes: float = 1) -> float:
-        """Nanoseconds from a load to its data, on average: `bytes_in_flight` / `read_rate`."""
-        return self.bytes_in_flight(lane_bytes) / self.read_rate(passes)
+    def latency_ns(self, passes: float = 1) -> float:
+        """Nanoseconds from a load of 4 bytes per lane to its data, on average: `bytes_in_flight` /
+        `read_rate`."""
+        return self.bytes_in_flight() / self.read_rate(passes)
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -201,14 +202,13 @@ class Profile:
     def _matrix_bytes(self) -> int:
         return self.problem.rows * self.problem.row_bytes
 
-    def l2_sectors(self, of: str = COPY) -> tuple[float, float]:
-        """Sectors (read, written) requested from the L2, in units of another step's, by default the
-        copy's.
+    def l2_sectors(self) -> tuple[float, float]:
+        """Sectors (read, written) requested from the L2, in units of the copy's.
 
         This does not say which cache answered: the counter has 1.5 sectors for each that comes from
         DRAM and about one for each that the L2 had. `l1_hits` says what L1 answered.
         """
-        mine, unit = self.counters, Profile(of, self.problem).counters
+        mine, unit = self.counters, Profile(COPY, self.problem).counters
         names = ("lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum")
         read, written = (mine[name] / unit[name] for name in names)
         return read, written

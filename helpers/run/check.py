@@ -12,7 +12,7 @@ from ..base.arguments import checked, short
 from ..problem.operations import COPY, SOFTMAX, Operation
 from ..simt.places import ShownShort
 from ..simt.words import are
-from .references import allowed, expected
+from .references import agrees, expected
 
 
 class WrongResult(ShownShort, AssertionError):
@@ -53,11 +53,7 @@ def check_outputs(
         return check_copy(values["x"], written["y"])
     exact = expected(operation, values, features, at)
     for name, y in written.items():
-        exact_y = exact[name].value
-        with np.errstate(invalid="ignore"):
-            error = np.abs(y.astype(np.float64) - exact_y)
-            right = (error <= allowed(exact[name], y.dtype)) | (y == exact_y)
-            right |= np.isnan(exact_y) & np.isnan(y)
+        exact_y, right = exact[name].value, agrees(y, exact[name])
         if right.all():
             continue
         sums_to_1 = operation is SOFTMAX and not {"LOG", "DROPOUT"} & {

@@ -7,9 +7,9 @@ written to them in place. If the source has a header, the launch is first checke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 
 import numpy as np
 
@@ -93,12 +93,11 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
         )
     check_arguments(kernel, args)
     shared_mem = integer("shared_mem", shared_mem)
-    _check_sizes("grid", grid)
-    _check_sizes("block", block)
+    grid, block = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
     contract = header(kernel.code, tuple(kernel.options))
     if contract is None:
-        return Plan(_product(grid), _product(block), shared_mem)
-    unbound = kernel_of(kernel, _product(block))
+        return Plan(math.prod(grid), math.prod(block), shared_mem)
+    unbound = kernel_of(kernel, math.prod(block))
     unbound.check_signature()
     names = [parameter.name for parameter in unbound.parameters]
     given = dict(zip(names, args, strict=True))
@@ -109,17 +108,17 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
         raise ValueError(f"{kernel.name}: {error}{compiled}") from None
     bound.check(args)
     plan = bound.plan
-    if _product(grid) != plan.grid or shared_mem != plan.shared_mem:
+    if math.prod(grid) != plan.grid or shared_mem != plan.shared_mem:
         raise ValueError(
             f"{kernel.name} requires grid = {plan.grid} and {plan.shared_mem} bytes of shared "
             f"memory for rows = {bound.problem.rows}, cols = {bound.problem.cols}, block = "
-            f"{plan.block}; got grid = {_product(grid)}, {shared_mem} bytes"
+            f"{plan.block}; got grid = {math.prod(grid)}, {shared_mem} bytes"
         )
     for name, sizes in (("grid", grid), ("block", block)):
-        if simt.launch_shape(sizes, name)[1:] != (1, 1):
+        if sizes[1:] != (1, 1):
             raise ValueError(
                 f"{kernel.name} has a header, which requires a one-dimensional {name}; got "
-                f"{name} = {tuple(sizes)}"
+                f"{name} = {sizes}"
             )
     return plan
 
@@ -133,16 +132,6 @@ def _sizes(contract: Header, given: Mapping[str, object]) -> dict[str, int]:
     if contract.strided:
         sizes |= {name: int(given[name]) for name in ("x_stride", "y_stride")}
     return sizes
-
-
-def _product(sizes) -> int:
-    return int(np.prod(sizes))
-
-
-def _check_sizes(name: str, sizes) -> None:
-    for size in sizes if isinstance(sizes, Sequence) else (sizes,):
-        if not isinstance(size, Integral):
-            raise TypeError(f"{name} must be one to three integers, not {sizes!r}; divide with //")
 
 
 # ---- check a kernel -----------------------------------------------------------------------------

@@ -276,6 +276,15 @@ def allowed(exact: Exact, dtype: np.dtype) -> np.ndarray:
     return exact.error + half_ulp + TINY
 
 
+def agrees(y: np.ndarray, exact: Exact) -> np.ndarray:
+    """Return per element whether an output is within its tolerance; NaN and infinities must be
+    where the reference has them."""
+    value = exact.value
+    with np.errstate(invalid="ignore"):
+        right = (np.abs(y.astype(np.float64) - value) <= allowed(exact, y.dtype)) | (y == value)
+    return right | (np.isnan(value) & np.isnan(y))
+
+
 def tolerance(x: np.ndarray, softmax: np.ndarray) -> np.ndarray:
     """Return the tolerance per element of a kernel's softmax of x, given the exact softmax."""
     return allowed(Exact(softmax, Rows.of(x).relative * np.abs(softmax)), x.dtype)

@@ -171,7 +171,6 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("profile.of", _profiled, ["01_naive", *REFERENCE_SHAPE, "float32"], {}),
             ("profile.busy", seen.busy, ["dram"], {}),
             ("profile.waiting_warps", seen.waiting_warps, ["barrier"], {}),
-            ("profile.l2_sectors", seen.l2_sectors, ["00_copy"], {}),
             ("show.kernel", _quiet(helpers.show.kernel), ["01_naive.cu"], {}),
             ("draw.step", _quiet(draw.step), [record, record], {"mine": 0.3}),
             ("draw.sectors", _quiet(draw.sectors), [trace], {}),

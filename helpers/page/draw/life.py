@@ -153,15 +153,16 @@ def _sentence(found: Life) -> str:
 
 
 @checked
-def waiting(latency: float, work: float, loads: int = 4) -> None:
+def waiting(latency: float, work: float) -> None:
     """Show the timeline of a warp that waits `latency` ns for a load and then spends `work` ns on
-    all else, such as using the data; below it, that of a warp with several `loads` in flight, if
-    the latency is the same.
+    all else, such as using the data; below it, that of a warp with four loads in flight, if the
+    latency is the same.
 
-    Raises `ValueError` unless all three are positive.
+    Raises `ValueError` unless both are positive.
     """
-    if min(latency, work, loads) <= 0:
-        raise ValueError("latency, work and loads must be positive")
+    if min(latency, work) <= 0:
+        raise ValueError("latency and work must be positive")
+    loads = 4
     title = "A warp waits for each load, or for several at once"
     figure, axes = style.chart(title, 2.6)
     end = 3.2 * (latency + work)
