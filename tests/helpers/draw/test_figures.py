@@ -423,11 +423,6 @@ def bars(changed: bool) -> None:
     )
 
 
-def curves(changed: bool) -> None:
-    lines = {"05_float4": ([1, 2, 4], [3, 4, 5 + changed]), "copy": ([1, 2, 4], [6, 6, 6])}
-    draw.curves(lines, "Rates", "columns", "GB/s", "So.", limit=("a limit", 5.5))
-
-
 def heat(changed: bool) -> None:
     draw.heat([1, 2], [1, 2], [[0.5, 1], [2, 3 + changed]], "Times", "x", "y", "So it is.")
 
@@ -436,21 +431,16 @@ def messages(changed: bool) -> None:
     draw.messages(traced(MAIL.replace("= x[0]", "= x[1]") if changed else MAIL))
 
 
-POINTS = [one for one in load_tuned("nvidia-h200") if one.problem.dtype == "bfloat16"][:40]
 CHANGED = {  # name -> what draws it, from true data or from changed data
     "step": step("06_registers", "05_float4", "grid"),
     "stacked bars": bars,
-    "curves": curves,
     "heat": heat,
     "machine": lambda changed: draw.machine("warp", "L1" if changed else "L2"),
     "sectors": of_trace(draw.sectors, ONE_LINE_MORE, "x[2 * i]"),
-    "banks": of_trace(draw.banks, ONE_LINE_MORE, "s[i ^ 32]"),
     "moves": of_trace(draw.moves, ONE_LINE_MORE),
-    "reduction": of_trace(draw.reduction, ONE_LINE_MORE),
     "reduction's order": of_trace(draw.reduction, ANOTHER_ORDER),
     "life": of_trace(draw.life, ANOTHER_BARRIER),
     "owners": of_trace(draw.owners, ANOTHER_STRIDE),
-    "plans": lambda changed: draw.plans(POINTS[changed:], "Plans", "So it is."),
     "messages": messages,
 }
 # Those whose text is laid out by its width.
