@@ -141,7 +141,6 @@ def _sizes(contract: Header, given: Mapping[str, object]) -> dict[str, int]:
 def check_kernel(
     kernel,
     shapes: Iterable[Sequence[int]] | None = None,
-    block: int | None = None,
     dtype: str = "float32",
     features: Mapping[str, int | str] = NO_FEATURES,
 ) -> str:
@@ -160,7 +159,7 @@ def check_kernel(
     Returns one sentence. Raises `WrongResult` naming the shape, `ValueError` if there is no header,
     it rejects every shape, or features are not supported, and `TypeError` for invalid shapes.
     """
-    unbound = kernel_of(kernel, block).choosing(features)
+    unbound = kernel_of(kernel).choosing(features)
     contract = unbound.header
     axes = "inner" in contract.operation.sizes
 

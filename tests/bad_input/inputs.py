@@ -152,7 +152,7 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("launch", launch, [kernel, 1, 256, args], {"shared_mem": 0}),
             ("launch args", lambda *some: launch(kernel, 1, 256, some), list(args), {}),
             ("simulate", helpers.simulate, [kernel, 1, 256, args], {"instruction_limit": 10**6}),
-            ("check_kernel", helpers.check_kernel, [naive.code, [(4, 64)]], {"block": 32}),
+            ("check_kernel", helpers.check_kernel, [naive.code, [(4, 64)]], {}),
             ("check_kernel dtype", helpers.check_kernel, [naive.code], {"dtype": "float32"}),
             ("check_softmax", helpers.check_softmax, [X, X / 64], {}),
             ("header", helpers.header, [naive.code], {}),

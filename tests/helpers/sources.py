@@ -10,9 +10,7 @@ from helpers.run.bound import bind
 from helpers.simt.cuda_text import kernel_names
 
 FOLDER = Path(__file__).parent
-TOGETHER, LANES, APART = (
-    (FOLDER / f"{name}.cu").read_text("utf-8") for name in ("together", "lanes", "apart")
-)
+TOGETHER, APART = ((FOLDER / f"{name}.cu").read_text("utf-8") for name in ("together", "apart"))
 
 
 def edited(name: str, *changes: tuple[str, str]) -> str:

@@ -11,7 +11,7 @@ from helpers.run.bound import BoundKernel, bind, kernel_of, load
 from helpers.run.check import check_softmax, strided_copy
 from helpers.run.execute import KernelBug
 from helpers.run.references import make_input, poisoned
-from tests.helpers.sources import APART, LANES, TOGETHER
+from tests.helpers.sources import APART, TOGETHER
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -89,13 +89,13 @@ def test_what_bind_is_given_beside_a_kernel_is_tried() -> None:
     [
         ({"rows": None}, "rows must be an integer, not None"),
         ({"block": 33.5}, "block must be an integer or None, not 33.5"),
-        ({"changes": {"LANES": "8"}}, "LANES must be an integer, not '8'"),
+        ({"changes": {"CLUSTER": "8"}}, "CLUSTER must be an integer, not '8'"),
     ],
     ids=str,
 )
 def test_what_is_no_integer_is_named(given: dict, message: str) -> None:
     with pytest.raises(TypeError) as caught:
-        bind(LANES, **{"rows": 4, "cols": 32, **given})
+        bind(APART, **{"rows": 4, "cols": 32, **given})
     assert message in str(caught.value)
 
 

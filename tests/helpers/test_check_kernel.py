@@ -10,7 +10,7 @@ from helpers.run.check import WrongResult
 from helpers.run.execute import KernelBug
 from helpers.run.launch import check_kernel
 from helpers.simt import byte_offset
-from tests.helpers.sources import APART, LANES, raw
+from tests.helpers.sources import APART, raw
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -51,7 +51,7 @@ def test_masked_rows_are_part_of_checking_a_kernel() -> None:
 def test_correct_kernels_are_accepted() -> None:
     verdict = check_kernel(raw("01_naive"), shapes=[(3, 7), (129, 31)])
     assert verdict == "softmax_naive: correct for 2 shapes and 12 rows with -inf, NaN or +inf"
-    assert "correct for 10 shapes" in check_kernel(LANES), "a file compiled for each: long rows too"
+    assert "correct for 9 shapes" in check_kernel(APART), "a file compiled for each: long rows too"
 
 
 def test_shapes_that_the_header_refuses_are_left_out() -> None:
@@ -72,39 +72,32 @@ EACH_DTYPE = ("float32", *SIXTEEN_BIT)
 SOME_SHAPES = ((1, 1), (3, 7), (5, 33), (3, 2000))
 
 
-@pytest.mark.parametrize("dtype", EACH_DTYPE[::2])
-def test_kernel_file_is_compiled_for_each_shape_and_dtype(dtype: str) -> None:
-    verdict = check_kernel(LANES, SOME_SHAPES, dtype=dtype)
-    assert verdict == "softmax_lanes: correct for 4 shapes and 18 rows with -inf, NaN or +inf"
-    assert "correct for 1 shape and" in check_kernel(LANES, [(3, 7)], 32, dtype)
-
-
-LANES_DEFECTS = {
-    "bfloat16 truncated": (EACH_DTYPE[2:], "__float2bfloat16_rn", "__float2bfloat16_rz"),
-    "float16 truncated": (EACH_DTYPE[1:2], "__float2half_rn", "__float2half_rz"),
+ROUNDED = "= T(expf(float(x[col]) - largest) / sum)"
+DTYPE_DEFECTS = {
+    "bfloat16 truncated": (EACH_DTYPE[2:], ROUNDED, ROUNDED.replace("T(", "__float2bfloat16_rz(")),
+    "float16 truncated": (EACH_DTYPE[1:2], ROUNDED, ROUNDED.replace("T(", "__float2half_rz(")),
     "sum in 16 bits": (
         SIXTEEN_BIT,
-        "sum += v[k] = expf(v[k] - largest);",
-        "sum = widened(rounded(sum + (v[k] = expf(v[k] - largest))));",
+        "sum += expf(float(x[col]) - largest);",
+        "sum = float(T(sum + expf(float(x[col]) - largest)));",
     ),
-    "all zero": (EACH_DTYPE, "rounded(v[k] / sum)", "rounded(0.0f)"),
+    "all zero": (EACH_DTYPE, ROUNDED, "= T(0.0f)"),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(name, dtype) for name, (of, *_) in LANES_DEFECTS.items() for dtype in of]
+    ("name", "dtype"), [(name, dtype) for name, (of, *_) in DTYPE_DEFECTS.items() for dtype in of]
 )
 def test_kernel_file_with_planted_defect_is_rejected(name: str, dtype: str) -> None:
-    _, old, new = LANES_DEFECTS[name]
-    assert old in LANES
-    with pytest.raises(WrongResult, match=r"^softmax_lanes at rows x cols = "):
-        check_kernel(LANES.replace(old, new), SOME_SHAPES, dtype=dtype)
+    _, old, new = DTYPE_DEFECTS[name]
+    assert old in APART
+    with pytest.raises(WrongResult, match=r"^softmax_apart at rows x cols = "):
+        check_kernel(APART.replace(old, new), SOME_SHAPES, dtype=dtype)
 
 
 def test_workspace_that_is_not_cleared_is_a_bug() -> None:
-    code = LANES.replace("#include <cuda_bf16.h>", "#define MARK\n#include <cuda_bf16.h>")
-    with pytest.raises(KernelBug, match="^softmax_lanes must leave its workspace zeroed"):
-        check_kernel(code, SOME_SHAPES)
+    with pytest.raises(KernelBug, match="^softmax_apart must leave its workspace zeroed"):
+        check_kernel(APART.replace("atomicSub(workspace + row, 1u);", ""), SOME_SHAPES)
 
 
 # ---- rows that are apart, at any element ------------------------------------------------------
@@ -171,7 +164,7 @@ def test_shapes_that_are_all_refused_are_no_success() -> None:
     with pytest.raises(ValueError, match="takes float16 at none of these shapes"):
         check_kernel(raw("01_naive"), dtype="float16")
     with pytest.raises(ValueError, match="takes float32 at none of these shapes"):
-        check_kernel(LANES.replace("cols >= 1 &&", "cols >= 9 &&"), [(3, 7)])
+        check_kernel(APART.replace("cols >= 1 &&", "cols >= 9 &&"), [(3, 7)])
 
 
 @pytest.mark.parametrize(
