@@ -10,7 +10,7 @@ from helpers.base.paths import ROOT
 from helpers.catalogue import registry
 from helpers.catalogue.dispatch import step_hash
 from helpers.commands import export
-from helpers.page import replay, rich
+from helpers.page import rich
 from helpers.run.bound import load
 from helpers.simt.cuda_text import token_hash
 
@@ -79,14 +79,3 @@ def test_a_listing_says_whose_kernel_it_shows(mine: Path, monkeypatch, capsys) -
     assert says in shown[2]["text/plain"].splitlines() and "<a " not in shown[2]["text/html"]
     show.kernel("__global__ void k() {}")
     assert "mine" not in shown[3]["text/plain"]
-
-
-def test_its_recorded_time_is_not_shown(mine: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(replay, "replaying", lambda: True)
-    (record,) = replay.timings({"07_warp": rich.source(FILE)})
-    assert record.cases == []
-    assert capsys.readouterr().out.startswith("07_warp: to be measured. Your kernel is not the")
-    comment = (ROOT / "kernels" / FILE).read_text(encoding="utf-8") + "// only a comment\n"
-    (mine / "kernels" / FILE).write_text(comment, encoding="utf-8")
-    (record,) = replay.timings({"07_warp": rich.source(FILE)})
-    assert record.cases and capsys.readouterr().out == ""

@@ -81,22 +81,20 @@ def step(
         outcome(pair.case.share, mine, pair.expected)
 
 
-def series(
-    shown: Sequence[Record] | None = None, dtype: str = "float32", family: str = "long"
-) -> None:
-    """Draw all records that have cases of a family, each in the colour of its step, with a copy and
-    PyTorch; operations that must move other bytes than a copy are omitted.
+def series(shown: Sequence[Record] | None = None, family: str = "long") -> None:
+    """Draw all records that have float32 cases of a family, each in the colour of its step, with a
+    copy and PyTorch; operations that must move other bytes than a copy are omitted.
 
     None means the records of the whole series. Raises `ValueError` if none has such cases.
     """
-    figure, pair = _series(records.series() if shown is None else shown, dtype, family)
+    figure, pair = _series(records.series() if shown is None else shown, family)
     style.finish(figure, pair.finding, pair.sentence())
 
 
 def series_figure(here: Mapping[str, Case] | None = None) -> Figure:
     """The records of the series; live cases (`here`, step -> case) are drawn over them with
     rings."""
-    figure, _ = _series(records.series(), "float32", "long")
+    figure, _ = _series(records.series(), "long")
     axes, live = figure.axes[0], [*(here or {}).values()]
     live = [case for case in live if case.dtype == "float32" and case.family != "few"]
     for case in live:
@@ -419,8 +417,9 @@ def _dot_chart(
 # ---- the series ---------------------------------------------------------------------------------
 
 
-def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, Pair]:
+def _series(shown: Sequence[Record], family: str) -> tuple[Figure, Pair]:
     """The figure, and its last step beside its first that is a kernel."""
+    dtype = "float32"
     shown = [record for record in shown if record.of_family(family, dtype)]
     shown = [one for one in shown if Pair(one, None, dtype, family).ceiling == A_COPY]
     if not shown:

@@ -416,14 +416,6 @@ class Box:
     height: float
 
     @property
-    def right(self) -> float:
-        return self.x + self.width
-
-    @property
-    def bottom(self) -> float:
-        return self.y + self.height
-
-    @property
     def middle(self) -> float:
         return self.y + self.height / 2
 

@@ -198,25 +198,17 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     "dots": (partial(draw.dots, HALVES, "A", "KB", "So.", log=True, limit=("half", 30)), "So."),
     "curves": (partial(draw.curves, LINES, *LABELS, logx=False, logy=True), "So."),
     "heat": (partial(draw.heat, [1, 2, 4], ["4", "8"], FIELDS, *LABELS, mark=[(2, "8")]), "So."),
-    "a word": (
-        sectors(0 * LANES + 5),
-        "one request of 32 lanes touches 1 sector and uses 4 of 32 bytes",
-    ),
     "the middle of a sector": (sectors(LANES, 3), "5 sectors and uses 128 of 160 bytes"),
     "far apart": (sectors(LANES * 64), "touches 32 sectors and uses 128 of 1,024 bytes"),
     "lanes that take no part": (
         lambda: draw.sectors(warps_of_16_lanes(), "from[pack]"),
         "one request of 20 lanes touches 10 sectors and uses 320 of 320 bytes",
     ),
-    "one bank": (
-        banks(LANES * 0, "float"),
-        "32 lanes with 4 bytes each, and at most 1 word of one bank: 1 turn, no",
-    ),
     "two words of a bank": (
         banks(LANES // 16 * 32 + LANES // 24, "float"),
         "at most 2 words of one bank: 2 turns; without conflicts, 1",
     ),
-    "halves of words": (banks(LANES, "short"), "at most 1 word of one bank: 1 turn"),
+    "halves of words": (banks(LANES, "short"), "at most 1 word of one bank: 1 turn, no bank con"),
     "packs with conflicts": (
         banks(LANES % 4 * 8, "float4"),
         "16 bytes each, served 8 at a time, and at most 16 words of one bank: 16 turns; with",
@@ -244,10 +236,6 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
         "In 19 pairs of blocks, one sends the other 1 message of 4 bytes through the x array.",
     ),
     "reduction of a cluster": (lambda: draw.reduction(cluster()), "level by level: 64 (2 times), "),
-    "owners of pairs": (
-        of("owners", COPY_PAIRS, 1, 50, (20, 5)),
-        "columns 0 to 1 of row 0; a row belongs to one block of at most 2 warps.",
-    ),
     "owners of a few pairs": (
         of("owners", COPY_PAIRS, 1, 8, (4, 5)),
         "columns 0 to 1 of row 0; a row belongs to one warp: at most 3 lanes",

@@ -122,5 +122,5 @@ def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch) -> None:
     assert (point.get_color(), point.get_marker()) == style.look("02_x")[:2]
     said = ["measured here" in figure.axes[0].get_title("right") for figure in both]
     assert (said, plain) == ([True, False], [])
-    with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
-        draw.series([steady("01_x")], dtype="bfloat16", family="grid")
+    with pytest.raises(ValueError, match="no record holds axes cases in float32"):
+        draw.series([steady("01_x")], family="axes")

@@ -102,17 +102,6 @@ def test_forced_replay_grades_the_stub_and_writes_nothing(own, monkeypatch):
     assert grade(name).passed
 
 
-def test_what_does_not_compile_is_said_with_its_line(own):
-    name = "02_two_pairs"
-    own.mkdir()
-    text = stub(name).replace("const float sum = sum_even", "const float sum = oops")
-    line = next(n for n, one in enumerate(text.splitlines(), 1) if "oops" in one)
-    (own / f"{name}.cu").write_text(text, encoding="utf-8")
-    verdict = grade(name)
-    assert f'It does not compile: line {line}: identifier "oops" is undefined' in str(verdict)
-    assert f"Edit mine/answers/{name}.cu, line {line}, and run" in str(verdict)
-
-
 @pytest.mark.parametrize("text", ["", "no kernel\n", "// Launch: block = 128\n"])
 def test_a_file_that_is_no_kernel_is_refused_in_words(own, text):
     own.mkdir()
