@@ -14,7 +14,6 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,6 @@ from ..page.comparison_text import (
     comparison_block,
     every_case,
     every_case_path,
-    recorded_by,
     unseen_block,
     unseen_groups_block,
     verdicts,
@@ -120,8 +118,7 @@ def wanted_texts() -> dict[str, str]:
         "around": around_block(),
     }
     texts = {page.relative_to(ROOT).as_posix(): with_blocks(page, blocks) for page in PAGES}
-    with suppress(FileNotFoundError):  # no comparison yet: comparison_block says so
-        texts[str(every_case_path().relative_to(ROOT))] = every_case()
+    texts[str(every_case_path().relative_to(ROOT))] = every_case()
     for step in (*steps(), *variants()):
         path = KERNELS / f"{step}.cu"
         texts[str(path.relative_to(ROOT))] = re.sub(
@@ -182,24 +179,21 @@ def summary_block() -> str:
         f"`{farthest.step}`, {farthest.headline.share:.2f} at {farthest.headline.at.place()} "
         "([all steps](docs/results.md)). Above 1, a cache hint helps that the copy does not use."
     ]
-    with suppress(FileNotFoundError):
-        recorded = load_comparisons()
-        lines += [
-            *unseen_summary(),
-            f"- **Fused and related operations.** {verdicts(around_cases(recorded))}",
-            "",
-            "*Ahead* and *slower* mean by more than run-to-run variation and, for *ahead*, by more "
-            f"than {TOLERANCE:.0%}. A case is *lost* if it is slower by more than {TOLERANCE:.0%}, "
-            f"or by less where the baseline is below {ROOM} of a copy. The "
-            "[comparison](docs/comparison.md) names each loss.",
-        ]
+    lines += [
+        *unseen_summary(),
+        f"- **Fused and related operations.** {verdicts(around_cases(load_comparisons()))}",
+        "",
+        "*Ahead* and *slower* mean by more than run-to-run variation and, for *ahead*, by more "
+        f"than {TOLERANCE:.0%}. A case is *lost* if it is slower by more than {TOLERANCE:.0%}, "
+        f"or by less where the baseline is below {ROOM} of a copy. The "
+        "[comparison](docs/comparison.md) names each loss.",
+    ]
     return "\n".join(lines)
 
 
 def unseen_summary() -> list[str]:
     """The headline of the comparison: problems drawn at random, and a picture of them."""
-    if not (cases := recorded_by(load_unseen)):
-        return []
+    cases = load_unseen()
     names = dict.fromkeys(name for case in cases for name in case.timed if name in BASELINES)
     titles = ", ".join(BASELINES[name].title for name in names)
     median = statistics.median(case.speedup for case in cases)
@@ -292,11 +286,9 @@ def plots() -> dict[Path, Figure]:
     """Picture -> its figure."""
     found = {PLOT: series_figure(), LOST_TIME: figure_of_lost_time()[0]}
     for dtype, path in SPEEDUPS.items():
-        with suppress(FileNotFoundError):
-            if cases := comparison_cases(dtype):
-                found[path], _ = of_speedups(cases)
-    if cases := recorded_by(load_unseen):
-        found[UNSEEN], _ = of_unseen(cases)
+        if cases := comparison_cases(dtype):
+            found[path], _ = of_speedups(cases)
+    found[UNSEEN], _ = of_unseen(load_unseen())
     return found
 
 

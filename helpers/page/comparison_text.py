@@ -7,8 +7,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..catalogue.store import REFERENCE_GPU, folder_of
@@ -47,9 +46,8 @@ SIZE_CLASSES = {  # name -> limit of x in bytes
 def comparison_block(pictures: Mapping[str, Path]) -> str:
     """The comparison of softmax: a picture of the speedups per dtype, the verdicts by family of
     shapes, the baselines, and the pipelines."""
-    everything = recorded_by(load_comparisons)
-    if not (cases := [case for case in everything if case.problem.plain]):
-        return "No comparison with them is recorded yet."
+    everything = load_comparisons()
+    cases = [case for case in everything if case.problem.plain]
     families = {
         f"{family}, {dtype}": [
             case for case in cases if case.dtype == dtype and compared_family(*case.shape) == family
@@ -57,7 +55,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         for family in COMPARED_TABLE
         for dtype in DTYPES
     }
-    chains = {dtype: recorded_by(partial(pipeline_cases, dtype)) for dtype in DTYPES}
+    chains = {dtype: pipeline_cases(dtype) for dtype in DTYPES}
     now = versions_of(everything)  # those that `comparison_origin` says
     older = sum(compared(case.run.versions) != now for case in cases)
     lines = [
@@ -77,9 +75,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
 
 def around_block() -> str:
     """The same for the other operations, alone and in pipelines."""
-    if not (cases := around_cases(recorded_by(load_comparisons))):
-        return "No comparison of related operations is recorded yet."
-    chains = by_operation(recorded_by(load_pipelines))
+    cases, chains = around_cases(load_comparisons()), by_operation(load_pipelines())
     chains.pop(ALONE, None)
     return "\n".join(tables(cases, by_operation(cases), chains))
 
@@ -104,8 +100,7 @@ def tables(cases: Sequence[Comparison], groups: Mapping, chains: Mapping) -> lis
 def unseen_block(picture: Path) -> str:
     """Softmax at problems drawn at random: the picture, the verdicts by the size of x, and each
     loss."""
-    if not (cases := recorded_by(load_unseen)):
-        return "No problem drawn at random is recorded yet."
+    cases = load_unseen()
     image = f"![Speedup over the best baseline at problems drawn at random]({named(picture)})"
     table = verdict_table(by_size(cases))
     return "\n".join([image, "", *table, "", *(f"- {line}" for line in unseen_lines(cases))])
@@ -113,11 +108,8 @@ def unseen_block(picture: Path) -> str:
 
 def unseen_groups_block() -> str:
     """The related operations at problems drawn at random: a table, then the losses."""
-    groups = {name: recorded_by(partial(load_unseen, group=name)) for name in GROUPS}
-    groups = {name: cases for name, cases in groups.items() if cases}
+    groups = {name: load_unseen(group=name) for name in GROUPS}
     cases = [case for group in groups.values() for case in group]
-    if not cases:
-        return "No problem drawn at random is recorded yet."
     losses = [f"- {line}" for line in loss_lines(cases)]
     return "\n".join([*verdict_table(groups), "", verdicts(cases), "", *losses])
 
@@ -291,14 +283,6 @@ def gain_in_pipeline(case: Pipeline) -> float:
 
 
 # ---- groups ------------------------------------------------------------------------------------
-
-
-def recorded_by(load: Callable[[], list]) -> list:
-    """Return what `load` returns, or nothing if nothing is recorded yet."""
-    try:
-        return load()
-    except FileNotFoundError:
-        return []
 
 
 def by_operation(cases: Iterable[Comparison | Pipeline]) -> dict[str, list]:

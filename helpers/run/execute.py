@@ -16,11 +16,10 @@ from numbers import Integral
 import numpy as np
 
 from .. import simt
-from ..base.arguments import short
 from ..base.gpu import replaying
 from ..catalogue.plan import Plan
 from ..simt import byte_offset, rows_apart, span
-from ..simt.arguments import check_argument, check_count
+from ..simt.arguments import check_argument, check_count, scalar, unboxed
 from ..simt.cuda_text import Parameter, signature
 
 GUARD = 256  # bytes before and after each array on a GPU; a multiple of any alignment
@@ -93,11 +92,10 @@ def device_dtype(dtype: np.dtype) -> np.dtype:
 
 def as_declared(parameter: Parameter, value):
     """Convert a number to the declared type of a parameter: CuPy would pass a numpy.int32 as 4
-    bytes even to a long long."""
-    try:
-        return value if parameter.dtype is None else parameter.dtype.type(value)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{parameter.name} must be {parameter.dtype}, not {short(value)}") from None
+    bytes even to a long long. Raises what `check_arguments` raises."""
+    if parameter.dtype is None:
+        return value
+    return scalar(parameter.name, parameter.type, parameter.dtype, unboxed(value))
 
 
 def to_gpu(array: np.ndarray, guard: int = 0):
