@@ -11,5 +11,3 @@ answer, made from the stub, in mine/answers/: all three have the exercise's name
 """
 
 from .grading import EXERCISES, Verdict, grade
-
-__all__ = ["EXERCISES", "Verdict", "grade"]

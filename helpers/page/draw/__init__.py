@@ -22,27 +22,3 @@ from .overview import lost_time, machine
 from .owners import owners
 from .reduction import reduction
 from .step import ledger, series, step
-
-__all__ = [
-    "banks",
-    "bars",
-    "baselines",
-    "curves",
-    "dots",
-    "heat",
-    "ledger",
-    "life",
-    "lost_time",
-    "machine",
-    "messages",
-    "moves",
-    "owners",
-    "plans",
-    "reduction",
-    "sectors",
-    "series",
-    "speedups",
-    "step",
-    "unseen",
-    "waiting",
-]
