@@ -18,7 +18,6 @@ from ..base.gpu import H200, SHARED_KB
 from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, Rank
 from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned, tuned_table
-from ..problem.operations import OPERATIONS
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
 from .lines import WIDTH, chosen, wrapped
@@ -89,22 +88,21 @@ def write(request: ExportRequest, framework: str) -> str:
     else:
         parts, functions = [name], functions[:1]
     properties = _properties(steps, request.best)
-    planning, choosing, launching, *functions_of = (
-        _Part(part, properties) for part in ("planning", "ranking", "launching", "layouts", *parts)
+    planning, *others = (
+        _Part(part, properties) for part in ("planning", "launching", "layouts", *parts)
     )
     operators = "softmax_worklog" if request.name == "softmax" else request.name
     sections = [
         _head(steps, what, needs, functions),
-        _imports([planning, choosing, launching, *functions_of]),
-        planning.before_generated,
+        _imports([planning, *others]),
+        planning.body.partition(GENERATED)[0],
+        _rule("tables of plans"),
         _gpu(),
-        _rule("the choice of a kernel"),
-        choosing.before_generated,
         *([_ranking(), _tuned_plans(tuned_table(H200))] if request.best else [_only(steps[0])]),
         _rule("compiling and launching"),
-        launching.body,
+        others[0].body,
         _rule(f"softmax for {what}"),
-        *(part.body.replace(NAME, f'"{operators}"') for part in functions_of),
+        *(part.body.replace(NAME, f'"{operators}"') for part in others[1:]),
         _rule("the kernels"),
         _sources(steps, request.best),
     ]
@@ -156,10 +154,6 @@ class _Part:
         ]
         self.imports = [ast.unparse(node) for node in nodes if not getattr(node, "level", 0)]
         self.body = "\n".join(text.splitlines()[nodes[-1].end_lineno :]).strip() + "\n"
-
-    @property
-    def before_generated(self) -> str:
-        return self.body.partition(GENERATED)[0].strip() + "\n"
 
 
 def _imports(parts: Sequence[_Part]) -> str:
@@ -224,9 +218,7 @@ def _only(step: str) -> str:
 
 def _ranking() -> str:
     """Return the order of `choose` as tables."""
-    features = sorted({name for operation in RANKINGS for name in OPERATIONS[operation].features})
     lines = [
-        f"FEATURES = frozenset({json.dumps(features)})",
         "# For softmax: kernel, the problems that it is for, and why; best first.",
         "RANKING = (",
     ]
@@ -248,29 +240,25 @@ def _entry(rank: Rank, indent: int) -> list[str]:
     return [f"{first} {last}"] if fits else [first, f"{' ' * indent} {last}"]
 
 
-def _kernel_of(step: str) -> str:
-    """Return a file and the values that replace those of its rules: "08_cluster-CLUSTER2"."""
-    changes = sorted(load(file_of(step)).changes)
-    return "".join([split_trial(step).file, *(f"-{name}{value}" for name, value in changes)])
-
-
 def _tuned_plans(plans: Sequence[Tuned]) -> str:
     """Return the table of tuned plans that `choose` uses."""
     lines = [
         "# Where tuning found a faster plan than the rules, by kernel, bytes of an element, and",
-        "# whether rows are whole packs of 16 bytes: the kernel to take, and ranges: the first and",
-        "# last of cols and of rows.",
+        "# whether rows are whole packs of 16 bytes: the kernel to take, values that replace those",
+        "# of its rules, and ranges: the first and last of cols and of rows.",
         "TUNED: dict[tuple[str, int, bool], tuple[tuple, ...]] = {",
     ]
     tables: dict[tuple, dict[str, list[str]]] = {}
     for plan in plans:
         table = tables.setdefault((plan.rule, plan.problem.itemsize, plan.problem.packed), {})
         numbers = str((*plan.cols, *plan.rows)).replace(" ", "\xa0")  # not to be broken
-        table.setdefault(_kernel_of(plan.trial), []).append(numbers)
+        step = file_of(plan.trial)
+        values = json.dumps(dict(sorted(load(step).changes))).replace(" ", "\xa0")
+        table.setdefault(f"{_text(split_trial(step).file)}, {values}", []).append(numbers)
     for (rule, size, packed), table in tables.items():
         lines.append(f"    ({_text(rule)}, {size}, {packed}): (")
         for trial, ranges in table.items():
-            entry = f"({_text(trial)}, {', '.join(ranges)}),"
+            entry = f"({trial}, {', '.join(ranges)}),"
             lines += (line.replace("\xa0", " ") for line in wrapped(entry, 8, 1))
         lines.append("    ),")
     return "\n".join([*lines, "}"])

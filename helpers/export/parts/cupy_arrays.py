@@ -7,7 +7,7 @@ from math import prod  # [best]
 
 import cupy
 
-from .launching import device
+from .launching import Device, device
 from .layouts import row_stride
 from .planning import SIZES
 
@@ -52,25 +52,21 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
             x = x.copy()
         cols, addresses = x.shape[axis], (x.data.ptr, y.data.ptr)
         matrix, here = (x.size // cols, cols, x.dtype.name), device(x.device.id)
-        if inner > 1:  # [best]
-            options = {"operation": "softmax_any_axis", "inner": inner}
-            options["graph_workspace"] = _graph_workspace  # [workspace]
-            launch = here.launch(*matrix, **options)
-            launch(*addresses, cupy.cuda.get_current_stream().ptr)
-            return y
         strides = _row_stride(x), _row_stride(y)  # [not best]
         strides = (_row_stride(x), _row_stride(y)) if last else (cols, cols)  # [best]
         starts = addresses[0] & 15, addresses[1] & 15
-        launch = here.launch(*matrix, strides, starts)  # [not workspace]
-        launch = here.launch(*matrix, strides, starts, _graph_workspace)  # [workspace]
+        launch = here.launch(*matrix, strides, starts)  # [not best]
+        launch = here.launch(*matrix, strides, starts, inner)  # [best]
         launch(*addresses, cupy.cuda.get_current_stream().ptr)
         return y
 
 
-def _graph_workspace(size: int) -> tuple[int, None]:  # [workspace]
+def _graph_workspace(device: Device, size: int) -> tuple[int, None]:  # [workspace]
     """Allocate bytes for a graph, which clears them at each replay; they are never freed."""
-    here = cupy.cuda.Device().id
-    return device(here).zeros(size, cupy.cuda.get_current_stream().ptr), None
+    return device.zeros(size, cupy.cuda.get_current_stream().ptr), None
+
+
+Device.graph_workspace = _graph_workspace  # [workspace]
 
 
 def _row_stride(x: cupy.ndarray) -> int | None:

@@ -63,16 +63,16 @@ def scaled_masked_softmax(
     if log and zero_masked_rows:
         raise ValueError("log and zero_masked_rows exclude each other: the logarithm of 0 is -inf")
     numbers = {"scale": float(scale)} | _dropout_numbers(dropout_p, seed, offset)
+    features = {"MASK": mask is not None or 2 * is_causal, "BIAS": bias is not None, "LOG": log}
+    features |= {"WIDE": wide, "DROPOUT": dropout_p > 0, "ZERO": zero_masked_rows}
     with x.device:
-        arrays = [_whole(x), *_mask(mask, is_causal, diagonal, x, numbers)]
-        if bias is not None:
-            arrays.append(_expanded("bias", bias, x, (x.dtype.name,), numbers))
-        features = {"MASK": mask is not None or 2 * is_causal, "BIAS": bias is not None, "LOG": log}
-        features |= {"WIDE": wide, "DROPOUT": dropout_p > 0, "ZERO": zero_masked_rows}
-        y = _output(out, x.shape, cupy.float32 if wide else x.dtype, arrays, (x, mask, bias))
-        if y.size:
-            _run("scaled_softmax", arrays[0], y, features, numbers)
-        return y
+        rows = _mask(mask, is_causal, diagonal, x)
+        rows |= {} if bias is None else _rows("bias", bias, x, x.dtype.name)
+        inputs = {"x": _whole(x)}
+        wanted = {"y": (x.shape, cupy.float32 if wide else x.dtype)}
+        output = _outputs(out, wanted, (x, mask, bias), inputs | rows)
+        _run("scaled_softmax", features, inputs | output | rows | numbers)
+        return output["y"]
 
 
 def softmax_backward(
@@ -104,15 +104,13 @@ def softmax_backward(
     _check_array("y", y)
     _check_like("dy", dy, y.shape, (y.dtype.name,), y)
     numbers = {"scale": float(scale)} | _dropout_numbers(dropout_p, seed, offset)
+    features = {"LOG": log, "FROM_X": from_x, "DROPOUT": dropout_p > 0}
+    features["MASK"] = mask is not None or 2 * is_causal
     with y.device:
-        arrays = [_whole(y), _whole(dy), *_mask(mask, is_causal, diagonal, y, numbers)]
-        dx = _output(out, y.shape, y.dtype, arrays, (y, dy, mask))
-        numbers["dx"] = dx
-        features = {"LOG": log, "FROM_X": from_x, "DROPOUT": dropout_p > 0}
-        features["MASK"] = mask is not None or 2 * is_causal
-        if dx.size:
-            _run("softmax_backward", *arrays[:2], features, numbers)
-        return dx
+        inputs = {"y": _whole(y), "dy": _whole(dy)} | _mask(mask, is_causal, diagonal, y)
+        output = _outputs(out, {"dx": (y.shape, y.dtype)}, (y, dy, mask), inputs)
+        _run("softmax_backward", features, inputs | output | numbers)
+        return output["dx"]
 
 
 class Losses(NamedTuple):
@@ -147,19 +145,10 @@ def cross_entropy(
     Raises `TypeError` for another dtype and an argument that is not a CuPy array, and `ValueError`
     for another shape, an invalid `out`, a new array in a graph, and rows without columns.
     """
-    options = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
-    with x.device:
-        arrays = [_contiguous(x), _contiguous(target)]
-        _check_copies(out, arrays, (x, target))
-        shapes = {"loss": target.shape, "statistics": (*target.shape, 2)}
-        loss, statistics = out or (cupy.empty(shape, cupy.float32) for shape in shapes.values())
-        if out is not None:
-            _check_output("statistics", statistics, shapes["statistics"], "float32", x, target)
-            _check_output("loss", loss, target.shape, "float32", x, target, statistics)
-        if x.size:
-            given = {"loss": loss, "statistics": statistics} | options
-            _run("cross_entropy", *arrays, {}, given)
-        return Losses(loss, statistics)
+    numbers = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
+    rows = target.shape
+    wanted = {"loss": (rows, cupy.float32), "statistics": ((*rows, 2), cupy.float32)}
+    return Losses(*_loss("cross_entropy", {"x": x, "target": target}, numbers, out, wanted))
 
 
 def cross_entropy_backward(
@@ -176,7 +165,7 @@ def cross_entropy_backward(
     """Return the gradient with respect to x of the losses of `cross_entropy`, given its
     `statistics` and dloss, the gradient with respect to each loss: float32, in the shape of target.
     `out` may be x itself, which overwrites the logits. Raises what `cross_entropy` raises."""
-    options = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
+    numbers = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
     if getattr(statistics, "shape", None) == target.shape:
         raise ValueError(
             "cross_entropy_backward needs both statistics per row, of shape "
@@ -184,15 +173,9 @@ def cross_entropy_backward(
         )
     _check_like("statistics", statistics, (*target.shape, 2), ("float32",), x)
     _check_like("dloss", dloss, target.shape, ("float32",), x)
-    with x.device:
-        given = (x, target, statistics, dloss)
-        arrays = [_contiguous(array) for array in given]
-        _check_copies(out, arrays, given)
-        dx = _gradient_of(x, out, given)
-        if x.size:
-            named = {"statistics": arrays[2], "dloss": arrays[3], "dx": dx} | options
-            _run("cross_entropy_backward", *arrays[:2], {}, named)
-        return dx
+    given = {"x": x, "target": target, "statistics": statistics, "dloss": dloss}
+    (dx,) = _loss("cross_entropy_backward", given, numbers, out, {"dx": (x.shape, x.dtype)})
+    return dx
 
 
 def cross_entropy_with_gradient(
@@ -209,46 +192,70 @@ def cross_entropy_with_gradient(
     `cross_entropy_backward` does, from one read of x. `out` are the arrays for both; the second may
     be x itself. Raises what these raise, and `Refused` for rows that no cluster of blocks can
     hold."""
-    options = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
+    numbers = _loss_numbers(x, target, ignore_index, label_smoothing, z_loss)
     _check_like("dloss", dloss, target.shape, ("float32",), x)
-    with x.device:
-        given = (x, target, dloss)
-        arrays = [_contiguous(array) for array in given]
-        _check_copies(out, arrays, given)
-        loss, dx = out or (cupy.empty(target.shape, cupy.float32), None)
-        dx = _gradient_of(x, dx, given)
-        _check_output("loss", loss, target.shape, "float32", *given, dx)
-        if x.size:
-            named = {"dloss": arrays[2], "loss": loss, "dx": dx} | options
-            _run("cross_entropy_loss_and_gradient", *arrays[:2], {}, named)
-        return loss, dx
+    given = {"x": x, "target": target, "dloss": dloss}
+    wanted = {"loss": (target.shape, cupy.float32), "dx": (x.shape, x.dtype)}
+    return _loss("cross_entropy_loss_and_gradient", given, numbers, out, wanted)
 
 
 # ---- arguments and launches ----------------------------------------------------------------------
 
 
-def _run(
-    operation: str, first: cupy.ndarray, second: cupy.ndarray, features: dict, given: dict
-) -> None:
-    """Launch the kernel for the rows of `first`; it takes the addresses of these two arrays first,
-    and those and the numbers of `given` by name."""
-    cols = first.shape[-1]
-    matrix = first.size // cols, cols, first.dtype.name
-    enabled = tuple((name, int(value)) for name, value in features.items())
-    options = {"operation": operation, "features": enabled, "given": tuple(given)}
-    launch = device(first.device.id).launch(*matrix, **options)
-    values = (v.data.ptr if isinstance(v, cupy.ndarray) else v for v in given.values())
-    stream = cupy.cuda.get_current_stream()
-    launch(first.data.ptr, second.data.ptr, stream.ptr, *values)
+def _loss(operation: str, given: dict, numbers: dict, out, wanted: dict) -> tuple:
+    """Return the outputs of a loss or its gradient, whose shapes and dtypes are `wanted`."""
+    with given["x"].device:
+        inputs = {name: _contiguous(array) for name, array in given.items()}
+        outputs = _outputs(out, wanted, tuple(given.values()), inputs, of_loss=True)
+        _run(operation, {}, inputs | outputs | numbers)
+        return tuple(outputs.values())
 
 
-def _gradient_of(x: cupy.ndarray, out, given: tuple) -> cupy.ndarray:
-    """Return `out`, which may be x, the first of the arrays that were `given`, or a new array."""
+def _run(operation: str, features: dict, given: dict) -> None:
+    """Launch the kernel for the rows of the first array of `given`. It takes the addresses of the
+    first two, and all other arrays and numbers by name."""
+    x = next(iter(given.values()))
+    if x.size == 0:
+        return
+    cols = x.shape[-1]
+    launch = device(x.device.id).launch(
+        *(x.size // cols, cols, x.dtype.name),
+        operation=operation,
+        features=tuple((name, int(value)) for name, value in features.items()),
+        given=tuple(given)[2:],
+    )
+    values = [v.data.ptr if isinstance(v, cupy.ndarray) else v for v in given.values()]
+    launch(*values[:2], cupy.cuda.get_current_stream().ptr, *values[2:])
+
+
+def _outputs(out, wanted: dict, given: tuple, passed: dict, of_loss: bool = False) -> dict:
+    """Return the outputs of a call by name: those of `out`, which are checked, or new ones.
+
+    `wanted` has their shapes and dtypes, `given` are the arrays of the call, and `passed` what the
+    kernel takes for them. The outputs of a loss need not be aligned to 16 bytes, and its dx may be
+    the first array.
+    """
+    others = [array for array in given if array is not None]
+    known = {array.data.ptr for array in others}
+    arrays = (array for array in passed.values() if isinstance(array, cupy.ndarray))
+    copied = any(array.data.ptr not in known for array in arrays)
+    _check_capture(out is None, "pass arrays that need no copy" if copied else "")
     if out is None:
-        return cupy.empty(x.shape, x.dtype)
-    same = isinstance(out, cupy.ndarray) and _extent(out) == _extent(x) and x.flags.c_contiguous
-    _check_output("out", out, x.shape, x.dtype.name, *given[same:])
-    return out
+        return {name: cupy.empty(shape, dtype) for name, (shape, dtype) in wanted.items()}
+    outputs = dict(zip(wanted, out if len(wanted) > 1 else (out,), strict=True))
+    for name, array in outputs.items():
+        shape, dtype = wanted[name]
+        called = name if len(wanted) > 1 else "out"
+        _check_like(called, array, shape, (cupy.dtype(dtype).name,), given[0])
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{called} must be contiguous, got strides {array.strides}")
+        if array.data.ptr % 16 and not of_loss:
+            raise ValueError(f"{called} must be aligned to 16 bytes")
+        inplace = of_loss and name == "dx" and given[0].flags.c_contiguous
+        same = inplace and _extent(array) == _extent(given[0])
+        _check_no_overlap(array, *others[same:])
+        others.append(array)
+    return outputs
 
 
 def _whole(x: cupy.ndarray) -> cupy.ndarray:
@@ -260,43 +267,26 @@ def _contiguous(x: cupy.ndarray) -> cupy.ndarray:
     return x if x.flags.c_contiguous else x.copy()
 
 
-def _mask(mask, is_causal: bool, diagonal: int, x: cupy.ndarray, numbers: dict) -> list:
-    """Return the rows of a mask, if it is given, and add the numbers of a mask or a causal one."""
+def _mask(mask, is_causal: bool, diagonal: int, x: cupy.ndarray) -> dict:
+    """Return what the kernel takes for a mask or a causal one."""
     if is_causal and mask is not None:
         raise ValueError("is_causal and mask exclude each other: pass one mask that hides both")
     below = diagonal_of(is_causal, operator.index(diagonal))
     if mask is not None:
-        return [_expanded("mask", mask, x, ("bool", "uint8"), numbers)]
-    if below is not None:
-        numbers |= {"mask_rows": x.shape[-2] if x.ndim > 1 else 1, "mask_repeat": 1}
-        numbers["diagonal"] = below
-    return []
+        return _rows("mask", mask, x, "bool", "uint8")
+    if below is None:
+        return {}
+    return {"mask_rows": x.shape[-2] if x.ndim > 1 else 1, "mask_repeat": 1, "diagonal": below}
 
 
-def _expanded(name: str, array, x: cupy.ndarray, dtypes: tuple[str, ...], numbers: dict):
-    """Return the rows of a mask or a bias for the kernel, and add the numbers that describe
-    them."""
+def _rows(name: str, array, x: cupy.ndarray, *dtypes: str) -> dict:
+    """Return the rows of a mask or a bias, and the numbers that place them."""
     shape = getattr(array, "shape", ())
     _check_like(name, array, shape, dtypes, x)
     if not broadcasts(shape, x.shape):
         raise ValueError(f"{name} of shape {shape} cannot be broadcast to {x.shape}")
-    kept, more = rows_of(name, shape, x.shape)
-    rows = _whole(cupy.broadcast_to(array, kept))
-    numbers |= {name: rows.data.ptr} | more
-    return rows
-
-
-def _output(out, shape: tuple, dtype, arrays: list, given: tuple) -> cupy.ndarray:
-    """Return `out` if it is valid for the arrays that were `given`, or a new array; `arrays` are
-    those that the kernel takes."""
-    _check_copies(out, arrays, given)
-    if out is None:
-        return cupy.empty(shape, dtype)
-    others = (array for array in given if array is not None)
-    _check_output("out", out, shape, cupy.dtype(dtype).name, *others)
-    if out.data.ptr % 16:
-        raise ValueError("out must be aligned to 16 bytes")
-    return out
+    kept, numbers = rows_of(name, shape, x.shape)
+    return {name: _whole(cupy.broadcast_to(array, kept))} | numbers
 
 
 def _loss_numbers(x, target, ignore_index: int, smoothing: float, z_loss: float) -> dict:
@@ -335,18 +325,3 @@ def _check_like(name: str, array, shape: tuple, dtypes: tuple[str, ...], x: cupy
         raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
     if array.device != x.device:
         raise ValueError(f"{name} must be on {x.device}, like the first array, not {array.device}")
-
-
-def _check_output(name: str, out, shape: tuple, dtype: str, *others: cupy.ndarray) -> None:
-    """Check an output that must not overlap the other arrays."""
-    _check_like(name, out, shape, (dtype,), others[0])
-    if not out.flags.c_contiguous:
-        raise ValueError(f"{name} must be contiguous, got strides {out.strides}")
-    _check_no_overlap(out, *others)
-
-
-def _check_copies(out, arrays: list, given: tuple) -> None:
-    """Reject copies, and a new output, while a graph is captured."""
-    addresses = {array.data.ptr for array in given if array is not None}
-    copied = any(array.data.ptr not in addresses for array in arrays)
-    _check_capture(out is None, "pass arrays that need no copy" if copied else "")

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .planning import Gpu, Plan, Refused, kernel
-from .ranking import plan
+from .planning import Gpu, Plan, Refused, kernel, plan
 
 COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has not used the GPU yet
@@ -99,6 +98,10 @@ def _fail(function: str, status: int) -> None:
 class Device:
     """A GPU with the kernels that were compiled for it."""
 
+    # Allocates zeroed bytes for the graph that is being captured, which must be zero  # [workspace]
+    # at each replay, and returns their address and owner.  # [workspace]
+    graph_workspace: Callable[[Device, int], tuple[int, object]]  # [workspace]
+
     def __init__(self, index: int):
         device, self.context = ctypes.c_int(), ctypes.c_void_p()
         _call("cuInit", 0)
@@ -129,9 +132,8 @@ class Device:
         dtype: str,
         strides: tuple[int, int] | None = None,
         starts: tuple[int, int] = (0, 0),
-        graph_workspace: Callable[[int], tuple[int, object]] | None = None,  # [workspace]
-        operation: str = "softmax",  # [best]
         inner: int = 1,  # [best]
+        operation: str = "softmax",  # [best]
         features: tuple[tuple[str, int], ...] = (),  # [best]
         given: tuple[str, ...] = (),  # [given]
     ) -> Launch | Refused:
@@ -141,8 +143,6 @@ class Device:
         kernel's first two arrays and a stream.
         It also takes the parameters named in `given`, floating-point ones as `float`;  # [best]
         all other parameters are 0, null pointers if they are arrays.  # [best]
-        `graph_workspace` allocates zeroed bytes for the graph being captured, which  # [workspace]
-        must be zero at each replay, and returns their address and owner.  # [workspace]
         """
         strides = strides or (cols, cols)
         problem = rows, cols, dtype, *strides, starts == (0, 0), starts[0] == starts[1], self.gpu
@@ -165,14 +165,14 @@ class Device:
             [2 + others.index(name) for name in given],  # [given]
         )
         if found.workspace:  # [workspace]
-            return self._with_workspace(launch, found.workspace, graph_workspace)
+            return self._with_workspace(launch, found.workspace)
         return launch
 
-    def _with_workspace(self, launch: Launch, size: int, graph: Callable) -> Launch:  # [workspace]
+    def _with_workspace(self, launch: Launch, size: int) -> Launch:  # [workspace]
         def with_workspace(x: int, y: int, stream: int, *values: int | float) -> None:
             address, owner = self._workspace(stream, size), None
             if address is None:
-                address, owner = graph(size)
+                address, owner = self.graph_workspace(size)
             launch(x, y, stream, *values, address)
             del owner  # not earlier: the memory may be reused once its owner is gone
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .launching import Launch, device
+from .launching import Device, Launch, device
 from .layouts import row_stride
 from .planning import Refused
 
@@ -167,7 +167,6 @@ def _launch_like(x: Tensor, y: Tensor, dim: int, own: Softmax) -> tuple[Launch, 
     launch = device(x.device.index).launch(
         *(x.numel() // cols, cols, DTYPES[x.dtype], (stride or cols, cols)),
         (x.data_ptr() & 15, y.data_ptr() & 15),
-        _graph_workspace,  # [workspace]
     )
     return launch, stride is not None, ()
 
@@ -179,7 +178,6 @@ def _launch(  # [best]
     cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
     matrix = x.numel() // cols, cols, DTYPES[x.dtype]
     options = {"features": tuple(features.items()), "given": tuple(given.split())}
-    options["graph_workspace"] = _graph_workspace  # [workspace]
     return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
 
 
@@ -197,10 +195,13 @@ def _packed(x: Tensor) -> Tensor:
     return x if _is_packed(x) else x.clone(memory_format=torch.contiguous_format)
 
 
-def _graph_workspace(size: int) -> tuple[int, Tensor]:  # [workspace]
+def _graph_workspace(_: Device, size: int) -> tuple[int, Tensor]:  # [workspace]
     """Allocate bytes from the memory of the graph being captured, cleared at each replay."""
     zeros = torch.zeros(size, dtype=torch.uint8, device="cuda")
     return zeros.data_ptr(), zeros
+
+
+Device.graph_workspace = _graph_workspace  # [workspace]
 
 
 # Called every time: C functions, so cheap. They are not part of PyTorch's public interface; if one

@@ -323,12 +323,8 @@ def _dropped(y: Tensor, p: float, seed: Tensor) -> Tensor:
     return y * kept / (1 - p)
 
 
-def _fake_backward(y: Tensor, dy: Tensor, *_) -> Tensor:
-    return _like(y)
-
-
-def _keep_nothing(ctx, inputs: tuple, output: Tensor) -> None:
-    pass
+def _fake_like(x: Tensor, *_) -> Tensor:
+    return _like(x)
 
 
 def _no_second_derivative(ctx, *_) -> None:
@@ -450,10 +446,6 @@ def _run_loss_backward(
     return dx
 
 
-def _fake_loss_backward(x: Tensor, *_) -> Tensor:
-    return _like(x)
-
-
 def _run_loss_and_gradient(
     x: Tensor, target: Tensor, dloss: Tensor, ignore_index: int, smoothing: float, z_loss: float
 ) -> tuple[Tensor, Tensor]:
@@ -488,6 +480,8 @@ def _loss_gradient(ctx, dloss: Tensor, _) -> tuple:
     return dx, None, None, None, None
 
 
+# For operators that are gradients: nothing is kept, and a second derivative is an error.
+_OF_GRADIENTS = (lambda ctx, inputs, output: None), _no_second_derivative
 _register(
     "softmax(Tensor x, int dim) -> Tensor",
     *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
@@ -495,7 +489,7 @@ _register(
 _register(
     "softmax_backward(Tensor y, Tensor dy, int dim, Tensor? mask, int? diagonal, float scale, "
     "bool log, bool from_x, bool wide, float p, Tensor? seed) -> Tensor",
-    *(_run_backward, _fake_backward, _keep_nothing, _no_second_derivative),
+    *(_run_backward, _fake_like, *_OF_GRADIENTS),
 )
 _LOSS = "int ignore_index, float smoothing, float z_loss"
 _register(
@@ -514,10 +508,10 @@ _register(
 _register(
     "cross_entropy_backward(Tensor x, Tensor target, Tensor statistics, Tensor dloss, "
     f"{_LOSS}) -> Tensor",
-    *(_run_loss_backward, _fake_loss_backward, _keep_nothing, _no_second_derivative),
+    *(_run_loss_backward, _fake_like, *_OF_GRADIENTS),
 )
 _register(
     f"cross_entropy_with_gradient(Tensor x, Tensor target, Tensor dloss, {_LOSS}) -> "
     "(Tensor loss, Tensor dx)",
-    *(_run_loss_and_gradient, _fake_loss_and_gradient, _keep_nothing, _no_second_derivative),
+    *(_run_loss_and_gradient, _fake_loss_and_gradient, *_OF_GRADIENTS),
 )

@@ -68,68 +68,64 @@ def test_exported_plans_are_those_of_choose_and_of_the_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("matrix", "error"),
+    ("matrix", "given", "said"),
     [
-        ((0, 5), ValueError),
-        ((5, 0), ValueError),
-        ((2**31, 5), ValueError),
-        ((5, 5, "float64"), ValueError),
-        ((5, 5, "float32", 4), ValueError),
-        ((5, 5, "float32", 5, 2**60), ValueError),
-        ((5.0, 5), TypeError),
-        ((5, "5"), TypeError),
+        ((0, 5), {}, "rows and cols must be 1 to 2147483647, got 0 and 5"),
+        ((5, 0), {}, "rows and cols must be"),
+        ((2**31, 5), {}, "rows and cols must be"),
+        ((5, 5, "float64"), {}, "dtype must be one of float32, float16, bfloat16, got float64"),
+        ((5, 5, "float32", 4), {}, "x_stride and y_stride must be at least cols = 5"),
+        ((5, 5, "float32", 5, 2**60), {}, "address at most 2[*][*]57 bytes"),
+        ((5.0, 5), {}, "float"),
+        ((5, "5"), {}, "str"),
+        ((64, 4096), {"operation": "attention"}, "operation must be one of softmax, .* attention"),
+        ((64, 4096), {"features": {"LOG": 1}, "inner": 2}, "13_any_axis: does not support LOG = 1"),
+        ((64, 64), {"gpu": (70, 80, 6 * plans.MB)}, "requires sm_75, the GPU is sm_70"),
+        ((64, 64), {"operation": "scaled_softmax"}, "12_fused: does not accept rows = 64, cols ="),
     ],
 )
-def test_what_no_kernel_takes_is_refused(matrix: tuple, error: type) -> None:
-    with pytest.raises(error):
-        planning("torch").plan(*matrix)
-
-
-def test_a_softmax_that_is_only_scaled_has_the_plan_of_the_fused() -> None:
+def test_a_refusal_says_why(matrix: tuple, given: dict, said: str) -> None:
     module = planning("torch")
-    assert module.plan(64, 4096, operation="scaled_softmax").kernel == "12_fused"
-    with pytest.raises(module.Refused, match="12_fused: does not accept rows = 64, cols = 64"):
-        module.plan(64, 64, operation="scaled_softmax")
+    given = given | {"gpu": module.Gpu(*given["gpu"])} if "gpu" in given else given
+    with pytest.raises((TypeError, module.Refused), match=said):
+        module.plan(*matrix, **given)
 
 
-def test_a_refusal_says_why() -> None:
-    module = planning("torch")
-    with pytest.raises(ValueError, match="operation must be one of softmax, .* got attention"):
-        module.plan(64, 4096, operation="attention")
-    with pytest.raises(ValueError, match="13_any_axis: does not support LOG = 1"):
-        module.plan(64, 4096, features={"LOG": 1}, inner=2)
-    with pytest.raises(module.Refused, match="requires sm_75, the GPU is sm_70"):
-        module.plan(64, 64, gpu=module.Gpu(70, 80, 6 * plans.MB))
+APART = {"aligned": False, "alike": False}
 
 
-def test_one_kernel_takes_what_its_header_takes() -> None:
-    module = planning("cupy", "07_warp")
-    assert module.plan(64, 77).kernel == "07_warp"
-    assert [*module.SOURCES] == ["formats.cuh", "reductions.cuh", "07_warp"]
-    with pytest.raises(module.Refused, match="does not accept rows = 64, cols = 1025"):
-        module.plan(64, 1025)
+@pytest.mark.parametrize(
+    ("step", "cols", "start", "found"),
+    [
+        ("07_warp", 77, {}, "-DLANES=32"),
+        ("07_warp", 1025, {}, "does not accept rows = 64, cols = 1025"),
+        ("08_cluster-CLUSTER2", 16384, {}, "-DCLUSTER=2"),
+        ("11_any_row", 5001, APART, "-DLATE=1"),
+        ("11_any_row-LATE0", 5001, {}, "-DLATE=0"),
+        ("11_any_row-LATE0", 5001, APART, "requires x and y with equal addresses modulo 16 bytes"),
+    ],
+)
+def test_a_file_of_one_kernel_has_its_limits_and_the_values_of_a_trial(
+    step: str, cols: int, start: dict, found: str
+) -> None:
+    module = planning("cupy", step)
+    try:
+        assert found in module.plan(64, cols, **start).options
+    except module.Refused as error:
+        assert str(error) == found
 
 
-def test_a_trial_has_its_values() -> None:
-    module = planning("cupy", "08_cluster-CLUSTER2")
-    assert "-DCLUSTER=2" in module.plan(64, 16384).options
+def test_a_file_of_one_kernel_has_what_this_includes_and_a_trial_only_its_table() -> None:
+    assert [*planning("cupy", "07_warp").SOURCES] == ["formats.cuh", "reductions.cuh", "07_warp"]
     with pytest.raises(ExportError, match="01_naive-b32 changes more than its Build table"):
         write(export_request("01_naive-b32", []), "cupy")
-
-
-def test_a_kernel_that_takes_no_late_y_gets_none() -> None:
-    module = planning("cupy", "11_any_row-LATE0")
-    assert "-DLATE=0" in module.plan(64, 5001).options
-    with pytest.raises(module.Refused, match="equal addresses modulo 16 bytes"):
-        module.plan(64, 5001, aligned=False, alike=False)
-    module = planning("cupy", "11_any_row")
-    assert "-DLATE=1" in module.plan(64, 5001, aligned=False, alike=False).options
 
 
 def test_a_plan_says_why() -> None:
     module = planning("torch")
     assert module.plan(8192, 50257).reason.startswith("rows that are no whole packs")
     assert module.plan(14, 2**20).reason == "rows that go evenly into the 7 clusters that stay"
+    assert module.plan(64, 4096, operation="scaled_softmax").kernel == "12_fused"
 
 
 def test_only_comparisons_are_joined() -> None:
