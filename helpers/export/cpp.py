@@ -29,7 +29,6 @@ from .cpp_plan import (
 )
 from .cpp_text import (
     CALL,
-    ERRORS,
     HEAD,
     LAUNCH,
     LOOK,
@@ -40,7 +39,7 @@ from .cpp_text import (
 from .lines import chosen, wrapped
 from .request import COPYRIGHT, LICENCE, TUNED_ON, ExportError, ExportRequest, origin
 from .sources import complete_text
-from .specialisations import Specialisation, specialisations, tuned_names, tuned_plans
+from .specialisations import Specialisation, specialisations, tuned_plans
 
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
 # The keys of a header that the file states as code or that are for the series alone.
@@ -139,7 +138,6 @@ class _CppFile:
         operation = " with ".join(filter(None, [call.operation.name, ", ".join(features)]))
         text = self._filled(
             HEAD,
-            errors=_listed(ERRORS.items()),
             licence=LICENCE,
             copyright=COPYRIGHT,
             origin="\n".join([*map(origin, self.steps), f"The plan was tuned on an {TUNED_ON}."]),
@@ -177,11 +175,10 @@ class _CppFile:
             for plan in tuned_plans(self.request)
             if {plan.rule, split_trial(plan.trial).file} <= {*self.steps}
         ]
-        given = {step: tuned_names(step, tuned) for step in self.steps}
-        names = [*dict.fromkeys(name for some in given.values() for name in some)]
+        changes = (change for plan in tuned for change in split_trial(plan.trial).changes)
+        names = [*dict.fromkeys(name for name, _ in changes)] if tuned else None
         plans = [
-            kernel_plan(step, self.kernels[step], dtypes, values, given[step] if tuned else None)
-            for step in self.steps
+            kernel_plan(step, self.kernels[step], dtypes, values, names) for step in self.steps
         ]
         parts = [given_values(names), *plans, tuned_function(tuned, names)] if tuned else plans
         parts.append(planned(self.steps, self.request.best, bool(tuned)))
@@ -316,14 +313,3 @@ def _declaration(opening: str, parameters: list[str]) -> str:
 def _wrapped(line: str, indent: int) -> str:
     """Return a statement in lines of limited width, aligned after its opening brace."""
     return "\n".join(wrapped(line, indent, line.find("{") + 1))
-
-
-def _listed(entries: Iterable[tuple[str, str]]) -> str:
-    """Return names and their descriptions, in lines of limited width."""
-    return "\n".join(
-        line
-        for name, text in entries
-        for line in textwrap.wrap(
-            f"{name}: {text}", WIDTH, initial_indent="    ", subsequent_indent=" " * 8
-        )
-    )

@@ -2,7 +2,7 @@
 
 `CppText` is the domain in which the program of a header becomes C++ of type `long long`. A function
 returns a `Plan`, whose error is cudaSuccess if the kernel accepts the matrix. A divisor that may be
-0 is written `divisor(...)`, which rejects the matrix if it is.
+0 is written `divisor(plan, ...)`, which rejects the matrix if it is.
 """
 
 from __future__ import annotations
@@ -60,17 +60,6 @@ ERRORS = {  # of a requirement that is not met, by its rule; others give cudaErr
     "Cluster": "cudaErrorNoKernelImageForDevice",
     "Align": "cudaErrorMisalignedAddress",
 }
-
-
-SOUND = "bool sound = true;  // whether every value is defined"
-REJECTS = {  # what is not, by the function that stands for it
-    "divisor": """\
-const auto divisor = [&sound](long long number) {
-    sound = sound && number > 0;
-    return number > 0 ? number : 1;
-};""",
-    "no_case": "const auto no_case = [&sound] { return sound = false, 0LL; };",
-}
 # Precedences of operators, lowest first; an operand of a lower one is in parentheses.
 LEVELS = ("||", "&&", "== != < <= > >=", "+ -", "* / %")
 FUNCTIONS = {"min": "lesser", "max": "greater"}  # std::min takes two of the same type
@@ -111,7 +100,7 @@ class CppText:
                 raise ExpressionError(f"divides {left}, which may be negative")
             # A plan's values are positive once a kernel accepts the matrix.
             positive = right.isdigit() or right in NUMBERS or right.startswith("plan.")
-            values = left, right if positive else Text(f"divisor({right})")
+            values = left, right if positive else Text(f"divisor(plan, {right})")
         level = next((n for n, signs in enumerate(LEVELS) if function in signs.split()), None)
         if level is None:
             return Text(f"{FUNCTIONS.get(function, function)}({', '.join(values)})")
@@ -133,7 +122,7 @@ class CppText:
         ]
         if name in self.tuned:
             cases.insert(0, (Text(f"given.{name}"), Text.of(f"given.{name} >= 0", 2)))
-        last = "no_case()" if cases[-1][1] else cases.pop()[0]
+        last = "no_case(plan)" if cases[-1][1] else cases.pop()[0]
         if not cases and last.isdigit():
             return last
         lines = [f"{when.within(1)} ? {value} :" for value, when in cases]
@@ -212,10 +201,8 @@ def kernel_plan(
             last.append(f"plan.{member} = {names[name]};")
     flags = (name for name in ("cooperative", "strided") if getattr(contract, name))
     last += (f"plan.{name} = true;" for name in flags)
+    last.append("return accepted(plan);")
     words = re.findall(r"\w+", "\n".join([*domain.lines, *last]))
-    rejects = [line for name in REJECTS if name in words for line in REJECTS[name].splitlines()]
-    first += [SOUND, *rejects] if rejects else []
-    last.append("return sound ? accepted(plan) : plan;" if rejects else "return accepted(plan);")
     for number, line in enumerate(domain.lines):
         found = re.match(r"const long long (\w+)", line)
         if found and words.count(found[1]) == 1:

@@ -24,7 +24,12 @@ Sizes are in elements. A call enqueues one launch on the stream, allocates nothi
 and can be captured in a graph. For an empty matrix it returns cudaSuccess without a launch. Other \
 errors:
 
-${errors}
+    cudaErrorInvalidValue: a pointer is null, an output overlaps another array, the workspace
+        is too small, or the kernel does not accept these sizes or numbers
+    cudaErrorMisalignedAddress: an array is not aligned as the kernel requires
+    cudaErrorNotSupported: this file has no specialisation for these sizes on this GPU
+    cudaErrorNoKernelImageForDevice: the GPU is too old
+    cudaErrorCooperativeLaunchTooLarge: the GPU cannot hold all blocks at once  // [cooperative]
 
 Some launches need a workspace: GPU memory that you zero once, and that every launch leaves \
 zeroed.  // [workspace]
@@ -36,15 +41,6 @@ zeroed.  // [workspace]
 Launches that may run at the same time, on other streams or in graphs, need a workspace each. Zero \
 it again after a launch that was aborted.  // [workspace]
 """
-
-ERRORS = {
-    "cudaErrorInvalidValue": "a pointer is null, an output overlaps another array, the workspace "
-    "is too small, or the kernel does not accept these sizes or numbers",
-    "cudaErrorMisalignedAddress": "an array is not aligned as the kernel requires",
-    "cudaErrorNotSupported": "this file has no specialisation for these sizes on this GPU",
-    "cudaErrorNoKernelImageForDevice": "the GPU is too old",
-    "cudaErrorCooperativeLaunchTooLarge": "the blocks cannot all be co-resident on the GPU",
-}
 
 PLAN = """\
 // ---- plan: the specialisation for a matrix, and its launch --------------------------------------
@@ -80,6 +76,7 @@ struct Plan {
     long long shared = 0, workspace = 0;  // bytes
     long long cluster = 1;
     bool cooperative = false, strided = false;
+    bool defined = true;  // whether every value is
 ${values}};
 
 struct Specialisation {
@@ -106,9 +103,24 @@ constexpr Plan refused(Plan plan, cudaError_t error)
     return plan;
 }
 
-// Marks a plan as accepted unless a macro is out of the range of int.
+// A divisor, which must not be 0.  // [divisor]
+constexpr long long divisor(Plan& plan, long long number)
+{
+    plan.defined = plan.defined && number > 0;
+    return number > 0 ? number : 1;
+}
+
+// The value of a name without a case that holds.  // [no_case]
+constexpr long long no_case(Plan& plan)
+{
+    plan.defined = false;
+    return 0;
+}
+
+// Marks a plan as accepted unless a value is not defined or a macro is out of the range of int.
 constexpr Plan accepted(Plan plan)
 {
+    if (!plan.defined) return plan;
     for (const long long macro : plan.macros)
         if (macro < 0 || macro > ${max_int}) return plan;
     plan.error = cudaSuccess;

@@ -111,13 +111,6 @@ def _meet(one: Range, other: tuple[int, int]) -> bool:
     return one.low <= other[1] and other[0] <= one.high
 
 
-def tuned_names(step: str, plans: Sequence[Tuned]) -> list[str]:
-    """Return the names of a kernel's Build table that tuned plans change."""
-    trials = [split_trial(plan.trial) for plan in plans]
-    found = {name for trial in trials if trial.file == step for name, _ in trial.changes}
-    return [entry.name for entry in load(step).header.build if entry.name in found]
-
-
 def starts(request: ExportRequest, dtype: np.dtype) -> Iterator[Start]:
     """Yield the combinations of strides and alignment that plans distinguish."""
     pack = 16 // dtype.itemsize
