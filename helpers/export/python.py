@@ -84,7 +84,7 @@ def write(request: ExportRequest, framework: str) -> str:
     steps = list(dict.fromkeys(map(file_of, request.kernels)))
     if request.best:
         steps += [rank.file for ranks in RANKINGS.values() for rank in ranks]
-        parts = [name, "broadcasting", f"{name.partition('_')[0]}_fused"]
+        parts = [name, f"{name.partition('_')[0]}_fused"]
     else:
         parts, functions = [name], functions[:1]
     properties = _properties(steps, request.best)

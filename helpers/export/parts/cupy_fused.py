@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import cupy
 
-from .broadcasting import broadcasts, diagonal_of, rows_of
 from .cupy_arrays import _check_array, _check_capture, _check_no_overlap, _extent
 from .launching import device
+from .layouts import broadcasts, diagonal_of, rows_of
 
 
 def log_softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) -> cupy.ndarray:

@@ -81,14 +81,31 @@ def plan(
     Raises `Refused`, a `ValueError`, if no kernel accepts the matrix, and `TypeError` for sizes
     that are not integers.
     """
-    m = _problem(rows, cols, dtype, x_stride, y_stride, aligned, alike, gpu)  # [not best]
+    gpu = TUNED_ON if gpu is None else gpu
+    if dtype not in SIZES:
+        raise Refused(f"dtype must be one of {', '.join(SIZES)}, got {dtype}")
+    rows, cols, size = operator.index(rows), operator.index(cols), SIZES[dtype]
+    strides = [cols if s is None else operator.index(s) for s in (x_stride, y_stride)]
+    if not (1 <= rows <= MAX_INT and 1 <= cols <= MAX_INT):
+        raise Refused(f"rows and cols must be 1 to {MAX_INT}, got {rows} and {cols}")
+    if min(strides) < cols or rows * max(strides) * size > 2**57:
+        raise Refused(
+            f"x_stride and y_stride must be at least cols = {cols} and address at most 2**57 bytes "
+            f"for {rows} rows, got {strides[0]} and {strides[1]}"
+        )
+    if inner < 1 or rows % inner:  # [best]
+        raise Refused(f"rows must be a multiple of inner = {inner}, got {rows}")
+    m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
+    m |= {"x_stride": strides[0], "y_stride": strides[1]}
+    m |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
+    m |= {"isAligned": aligned and alike, "isAlike": alike}
+    m["isContiguous"] = rows == 1 or strides == [cols, cols]
     return _plan(KERNEL, _table(kernel(KERNEL), m, CHANGES, dtype), dtype)  # [not best]
-    m = _problem(rows, cols, dtype, x_stride, y_stride, aligned, alike, gpu, inner)  # [best]
     return _ranked(m, dtype, gpu, operation, features or {})  # [best]
 
 
 def _ranked(  # [best]
-    m: dict, dtype: str, gpu: Gpu | None, operation: str, features: Mapping[str, int]
+    m: dict, dtype: str, gpu: Gpu, operation: str, features: Mapping[str, int]
 ) -> Plan:
     """Return what `plan` returns, given the names that rules may read. Raises `Refused`."""
     inner, alike = m["inner"], m["isAlike"]
@@ -112,7 +129,7 @@ def _ranked(  # [best]
             reasons.append(f"{file}: {error}")
             continue
         if eval(_compiled(condition), FUNCTIONS, {**table, "packs": packs, "alike": alike}):
-            as_timed = whole and gpu in (None, TUNED_ON)
+            as_timed = whole and gpu == TUNED_ON
             for other, given in _tuned(file, m, packs) if as_timed else ():
                 try:
                     table = _table(kernel(other), m, given, dtype)
@@ -139,40 +156,6 @@ def _features(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:  #
     if other := [name for name, value in features.items() if value and name not in built]:
         raise Refused(f"does not support {other[0]} = {features[other[0]]}")
     return {name: value for name, value in features.items() if name in built}
-
-
-def _problem(
-    rows: int,
-    cols: int,
-    dtype: str,
-    x_stride: int | None,
-    y_stride: int | None,
-    aligned: bool,
-    alike: bool,
-    gpu: Gpu | None,
-    inner: int = 1,  # [best]
-) -> dict[str, int]:
-    """Return the names that rules may read. Raises `Refused` for sizes that no kernel accepts."""
-    gpu = TUNED_ON if gpu is None else gpu
-    if dtype not in SIZES:
-        raise Refused(f"dtype must be one of {', '.join(SIZES)}, got {dtype}")
-    rows, cols, size = operator.index(rows), operator.index(cols), SIZES[dtype]
-    strides = [cols if s is None else operator.index(s) for s in (x_stride, y_stride)]
-    if not (1 <= rows <= MAX_INT and 1 <= cols <= MAX_INT):
-        raise Refused(f"rows and cols must be 1 to {MAX_INT}, got {rows} and {cols}")
-    if min(strides) < cols or rows * max(strides) * size > 2**57:
-        raise Refused(
-            f"x_stride and y_stride must be at least cols = {cols} and address at most 2**57 bytes "
-            f"for {rows} rows, got {strides[0]} and {strides[1]}"
-        )
-    if inner < 1 or rows % inner:  # [best]
-        raise Refused(f"rows must be a multiple of inner = {inner}, got {rows}")
-    m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
-    m |= {"x_stride": strides[0], "y_stride": strides[1]}
-    m |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
-    m |= {"isAligned": aligned and alike, "isAlike": alike}
-    m["isContiguous"] = rows == 1 or strides == [cols, cols]
-    return m
 
 
 def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .broadcasting import broadcasts, diagonal_of, rows_of
 from .launching import device
+from .layouts import broadcasts, diagonal_of, rows_of
 from .planning import Refused
 from .pytorch import (
     DTYPES,

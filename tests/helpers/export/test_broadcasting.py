@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from helpers.export.parts.broadcasting import broadcasts, rows_of
+from helpers.export.parts.layouts import broadcasts, rows_of
 
 SIZES = (1, 2, 3)
 LEADING = [sizes for n in range(5) for sizes in itertools.product(SIZES, repeat=n)]
