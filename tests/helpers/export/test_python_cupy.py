@@ -17,10 +17,11 @@ from helpers.problem.operations import (
     CROSS_ENTROPY_BACKWARD,
     CROSS_ENTROPY_LOSS_AND_GRADIENT,
     SOFTMAX,
+    Operation,
 )
 from helpers.problem.problem import Problem
 from helpers.run.check import check_outputs, check_softmax
-from helpers.run.references import make_inputs
+from helpers.run.references import make_inputs, outputs
 from tests.helpers.export.exported_file import DTYPES, OLD, imported, values
 from tests.helpers.export.stand_in_cupy import Here
 
@@ -174,13 +175,76 @@ def test_of_nothing_nothing_is_launched(shape: tuple, here: Here) -> None:
 # ---- scale, masks, bias, dropout, gradients ------------------------------------------------------
 
 
-def test_log_softmax_scale_and_a_wide_result(dtype, place) -> None:
-    x, module = values(2, 3, 512, dtype=dtype), place.module
-    check(place.host(module.log_softmax(place.put(x))), x, {"LOG": 1})
-    check(place.host(module.log_softmax(place.put(x), 2)), x, {"LOG": 1})
-    wide = place.host(module.scaled_masked_softmax(place.put(x), scale=0.37, dtype="float32"))
-    assert wide.dtype == np.float32
-    check(wide, x, {"WIDE": int(dtype != np.float32)}, scale=np.float32(0.37))
+FUNCTIONS = {
+    SOFTMAX: "scaled_masked_softmax",
+    BACKWARD: "softmax_backward",
+    CROSS_ENTROPY: "cross_entropy",
+    CROSS_ENTROPY_BACKWARD: "cross_entropy_backward",
+    CROSS_ENTROPY_LOSS_AND_GRADIENT: "cross_entropy_with_gradient",
+}
+# What the functions call numbers and features of kernels.
+KEYWORDS = {"p": "dropout_p", "smoothing": "label_smoothing"}
+FLAGS = {"LOG": "log", "FROM_X": "from_x", "ZERO": "zero_masked_rows"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "cols", "features"),
+    [
+        (SOFTMAX, 1032, {"LOG": 1, "BIAS": 1}),
+        (SOFTMAX, 1032, {"MASK": 1, "ZERO": 1, "WIDE": 1}),
+        (SOFTMAX, 1032, {"MASK": 2, "DROPOUT": 1}),
+        (BACKWARD, 1003, {}),
+        (BACKWARD, 1003, {"LOG": 1}),
+        (BACKWARD, 1032, {"FROM_X": 1, "MASK": 1}),
+        (BACKWARD, 1032, {"MASK": 2, "DROPOUT": 1}),
+        (BACKWARD, 1032, {"MASK": 1}),
+        (BACKWARD, 1032, {"FROM_X": 1, "MASK": 2}),
+        *((operation, cols, {}) for operation in [*FUNCTIONS][2:] for cols in (1003, 2048)),
+    ],
+    ids=str,
+)
+def test_a_function_computes_its_operation(
+    operation: Operation, cols: int, features: dict, dtype: np.dtype, place: Here | OnGpu
+) -> None:
+    """Dropout draws the same elements again for the gradient: both are held against a reference."""
+    features = features | ({"WIDE": 0} if dtype == np.float32 else {})
+    features = {name: value for name, value in features.items() if name in operation.features}
+    problem = Problem(4, cols, dtype, operation=operation, features=features)
+    given = make_inputs(problem)
+    if "diagonal" in given:
+        given["mask_rows"] = np.int32(4)  # the queries of a matrix
+    arguments = {
+        KEYWORDS.get(name, name): place.put(value) if np.ndim(value) else value.item()
+        for name, value in given.items()
+        if not name.endswith(("_rows", "_repeat", "_group"))  # which follow from shapes
+    }
+    arguments |= {FLAGS[name]: bool(value) for name, value in features.items() if name in FLAGS}
+    arguments |= {"is_causal": True} if "diagonal" in given else {}
+    arguments |= {"dtype": "float32"} if operation is SOFTMAX and "WIDE" in features else {}
+    out = tuple(map(place.put, outputs(problem, given).values()))
+    for more in ({}, {"out": out if len(out) > 1 else out[0]}):
+        found = getattr(place.module, FUNCTIONS[operation])(**arguments, **more)
+        found = map(place.host, found if isinstance(found, tuple) else (found,))
+        written = dict(zip(outputs(problem, given), found, strict=True))
+        check_outputs(operation, given, written, features)
+
+
+def test_a_gradient_may_take_the_place_of_the_logits(place) -> None:
+    given, module = make_inputs(Problem(5, 1003, operation=CROSS_ENTROPY)), place.module
+    x, target, dloss = place.put(given["x"]), place.put(given["target"]), place.put(values(5))
+    losses = module.cross_entropy(x, target, **NUMBERS)
+    statistics = losses.statistics
+    assert (place.host(losses.lse) == place.host(statistics).sum(axis=-1)).all()
+    wanted = place.host(module.cross_entropy_backward(x, target, statistics, dloss, **NUMBERS))
+    with pytest.raises(ValueError, match="overlap"):
+        module.cross_entropy_with_gradient(x, target, dloss, out=(dloss, x))
+    again = place.put(given["x"])
+    out = place.put(values(5)), again
+    _, dx = module.cross_entropy_with_gradient(again, target, dloss, **NUMBERS, out=out)
+    assert dx is again
+    assert np.allclose(place.host(dx), wanted, rtol=1e-4, atol=1e-7)
+    again = module.cross_entropy_backward(x, target, statistics, dloss, **NUMBERS, out=x)
+    assert again is x and (place.host(x) == wanted).all()
 
 
 @pytest.mark.parametrize("shape", MASKS)
@@ -219,73 +283,6 @@ def test_causal_hides_what_is_above_the_diagonal(place) -> None:
     check(place.host(y), x[0], {})
 
 
-def test_dropout_is_drawn_again_for_the_gradient(place) -> None:
-    x, dy = values(4, 512), values(4, 512)[::-1].copy()
-    numbers = {"dropout_p": 0.3, "seed": 2**63 + 7, "offset": 2**33 + 1}
-    given = {"p": np.float32(0.3), "seed": 2**63 + 7, "offset": 2**33 + 1}
-    y = place.host(place.module.scaled_masked_softmax(place.put(x), **numbers))
-    check(y, x, {"DROPOUT": 1}, **given)
-    kept = place.softmax(place.put(x))
-    dx = place.host(place.module.softmax_backward(kept, place.put(dy), **numbers))
-    given |= {"y": place.host(kept), "dy": dy, "scale": 1.0}
-    check_outputs(BACKWARD, given, {"dx": dx}, {"DROPOUT": 1})
-
-
-@pytest.mark.parametrize("from_x", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_mask_has_a_gradient(causal: bool, from_x: bool, place) -> None:
-    y, dy, mask = values(*SHAPE), values(*SHAPE)[::-1].copy(), hidden(2, 1, 5, 256)
-    given = {"is_causal": True, "diagonal": -1} if causal else {"mask": place.put(mask)}
-    dx = place.module.softmax_backward(place.put(y), place.put(dy), from_x=from_x, **given)
-    features = {"MASK": 1 + causal, "FROM_X": int(from_x)}
-    of = {"mask_rows": 5, "mask": mask.reshape(10, 256).view(np.uint8), "mask_group": 15}
-    of = {"mask_rows": 5, "diagonal": -1} if causal else of
-    of |= {"y": y.reshape(30, 256), "dy": dy.reshape(30, 256)}
-    problem = Problem(30, 256, operation=BACKWARD, features=features)
-    found = {"dx": place.host(dx).reshape(30, 256)}
-    check_outputs(BACKWARD, problem.complete(of), found, features)
-
-
-@pytest.mark.parametrize("features", [{}, {"LOG": 1}, {"FROM_X": 1}], ids=str)
-def test_the_gradient(features: dict, dtype, place) -> None:
-    given = make_inputs(Problem(6, 520, dtype, operation=BACKWARD, features=features))
-    options = {name.lower(): bool(value) for name, value in features.items()}
-    y, dy = (place.put(given[name].reshape(2, 3, 520)) for name in ("y", "dy"))
-    dx = place.host(place.module.softmax_backward(y, dy, scale=0.37, **options))
-    given |= {"scale": np.float32(0.37)}
-    check_outputs(BACKWARD, given, {"dx": dx.reshape(6, 520)}, features)
-
-
-@pytest.mark.parametrize("cols", [1003, 2048])
-def test_a_loss_and_its_gradient(cols: int, dtype, place) -> None:
-    given, module = make_inputs(Problem(5, cols, dtype, operation=CROSS_ENTROPY)), place.module
-    x, target = place.put(given["x"]), place.put(given["target"])
-    found = loss, statistics = module.cross_entropy(x, target, **NUMBERS)
-    two = place.host(statistics)
-    check_outputs(CROSS_ENTROPY, given, {"loss": place.host(loss), "statistics": two})
-    assert (place.host(found.lse) == two.sum(axis=-1)).all()
-    out = place.put(values(5)), place.put(values(5, 2))
-    again = module.cross_entropy(x, target, **NUMBERS, out=out)
-    assert again[0] is out[0] and again[1] is out[1]
-    assert (place.host(out[0]) == place.host(loss)).all() and (place.host(out[1]) == two).all()
-    dloss = place.put(values(5))
-    dx = module.cross_entropy_backward(x, target, statistics, dloss, **NUMBERS)
-    given |= {"statistics": two, "dloss": place.host(dloss)}
-    check_outputs(CROSS_ENTROPY_BACKWARD, given, {"dx": place.host(dx)})
-    both = module.cross_entropy_with_gradient(x, target, dloss, **NUMBERS)
-    del given["statistics"]
-    written = dict(zip(("loss", "dx"), map(place.host, both), strict=True))
-    check_outputs(CROSS_ENTROPY_LOSS_AND_GRADIENT, given, written)
-    outputs = place.put(values(5)), place.put(given["x"])
-    again = module.cross_entropy_with_gradient(outputs[1], target, dloss, **NUMBERS, out=outputs)
-    for array, wanted in zip(again, both, strict=True):
-        assert (place.host(array) == place.host(wanted)).all()
-    with pytest.raises(ValueError, match="overlap"):
-        module.cross_entropy_with_gradient(x, target, dloss, out=(dloss, x))
-    again = module.cross_entropy_backward(x, target, statistics, dloss, **NUMBERS, out=x)
-    assert again is x and (place.host(x) == place.host(dx)).all()
-
-
 def test_what_does_not_follow_or_starts_between_packs_is_copied(place) -> None:
     whole, mask = place.put(values(9, 600)), place.put(hidden(9, 600))
     for first in (3, 16):
@@ -295,8 +292,9 @@ def test_what_does_not_follow_or_starts_between_packs_is_copied(place) -> None:
         check(place.host(place.module.log_softmax(x)), rows, {"LOG": 1})
         y = place.host(place.module.scaled_masked_softmax(x, part))
         check(y, rows, {"MASK": 1}, mask=packed)
-    flat = place.put(values(520))[1:513]
+    flat, deep = place.put(values(520))[1:513], place.put(values(2, 3, 512))
     check(place.host(place.module.log_softmax(flat)), place.host(flat), {"LOG": 1})
+    check(place.host(place.module.log_softmax(deep, 2)), place.host(deep), {"LOG": 1})
 
 
 # ---- what is refused -----------------------------------------------------------------------------

@@ -3,7 +3,8 @@ calls reach a kernel, and what PyTorch itself makes of the operators. Every test
 the CPU, where kernels run on the SIMT machine, and on a GPU."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
 
@@ -37,8 +38,8 @@ def close(place: Place, found, wanted, dtype: str, terms=0.0) -> None:
     assert fine.all(), f"{found[~fine][:3]}, not {wanted[~fine][:3]}"
 
 
-def check(place: Place, mine: Callable, theirs: Callable, dtype: str, *inputs) -> None:
-    """The result and the gradients by all inputs, against PyTorch's in fp64."""
+def check(place: Place, mine: Callable, theirs: Callable, dtype: str, *inputs) -> tuple:
+    """The result and the gradients by all inputs, held against PyTorch's in fp64."""
     ours = [x.detach().clone().requires_grad_() for x in inputs]
     exact = [x.detach().double().requires_grad_() for x in inputs]
     y, z = mine(*ours), theirs(*exact)
@@ -51,6 +52,7 @@ def check(place: Place, mine: Callable, theirs: Callable, dtype: str, *inputs) -
     for by, gradient, right in zip(inputs, found, wanted, strict=True):
         assert gradient.dtype == by.dtype
         close(place, gradient, right, dtype, terms)
+    return y, *found
 
 
 def is_softmax(place: Place, y, x, dim: int = -1) -> None:
@@ -172,38 +174,78 @@ SHAPE = 2, 3, 5, 512  # batch, heads, queries, keys
 MASKS = (SHAPE, (5, 512), (2, 1, 1, 512), (2, 1, 5, 512), (3, 5, 512), (1, 3, 1, 512), (512,))
 
 
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [*zip((*MASKS, (5, 1), (5, 77)), 3 * DTYPES, strict=False)]
-)
-def test_masks_scales_and_biases(shape: tuple, dtype: str, log: bool, place: Place) -> None:
-    """Rows of 77 columns by PyTorch's own operations, but for a gradient."""
-    torch, fast, cols = place.torch, place.module, 77 if shape == (5, 77) else 512
-    x, bias = place.values(*SHAPE[:3], cols, dtype=dtype), place.values(*shape, dtype=dtype)
-    mask = place.mask(*shape)
-    later = torch.ones(5, cols, dtype=torch.bool, device=place.device).triu(1)
-    own = torch.log_softmax if log else torch.softmax
-
-    def mine(x, bias=None, mask=None, **more):
-        return fast.scaled_masked_softmax(x, mask, scale=0.125, bias=bias, log=log, **more)
-
-    def theirs(x, bias=None, mask=None):
-        z = x * 0.125 if bias is None else x * 0.125 + bias
-        return own(z if mask is None else z.masked_fill(mask, -torch.inf), -1)
-
-    hidden = mask | later
-    for given, right, *by in (
-        (lambda x: mine(x, mask=mask), lambda x: theirs(x, mask=mask), x),
-        (mine, theirs, x, bias),
-        (lambda x: mine(x, None, mask, is_causal=True), lambda x: theirs(x, None, hidden), x),
-        (lambda x, b: mine(x, b, is_causal=True), lambda x, b: theirs(x, b, later), x, bias),
+def fused_options() -> Iterator[dict]:
+    """Options of `scaled_masked_softmax` with the dtype and columns of x: a shape stands for a mask
+    or a bias, and a diagonal for a causal mask."""
+    for (shape, dtype), log in product(
+        zip((*MASKS, (5, 1), (5, 77)), 3 * DTYPES, strict=False), (False, True)
     ):
-        check(place, given, right, dtype, *by)
-        if cols == 77:
-            assert {*place.kernels()} <= {"14_any_row"}
-            continue
-        forward, back = place.kernels()
-        assert forward == "12_fused" and back in ("14_any_row", "14_backward"), "the latter causal"
+        of = {"scale": 0.125, "log": log, "x": dtype, "cols": 77 if 77 in shape else 512}
+        for what, causal in product(("mask", "bias"), ({}, {"diagonal": 0})):
+            yield of | causal | {what: shape}
+    for cols, dropout_p in product((512, 77), (0.0, 0.3)):  # all keys for the last query, or none
+        of = {"cols": cols, "dropout_p": dropout_p, "zero_masked_rows": True}
+        masks = product((cols - 5, -2), ({}, {"mask": (2, 1, 5, cols)}))
+        yield from (of, *(of | {"diagonal": diagonal} | mask for diagonal, mask in masks))
+    for cols in (41, 256, 1024):
+        of = {"cols": cols, "dropout_p": 0.3}
+        yield from (of, of | {"scale": 2.0}, of | {"bias": (cols,)}, of | {"mask": (2, 1, 5, cols)})
+        yield from (of | {"diagonal": 0}, of | {"wide": True, "x": "float16"})
+    yield from ({"cols": 1024, "scale": 0.5, "wide": True, "x": dtype} for dtype in DTYPES)
+
+
+@pytest.mark.parametrize("options", [*fused_options()], ids=str)
+def test_the_fused_softmax_and_its_gradients(options: dict, place: Place) -> None:
+    """Short rows, and those that are no whole packs, are computed by PyTorch's operations, but for
+    a gradient. The kernel rounds p down to a multiple of 1/65536."""
+    torch, options = place.torch, dict(options)
+    dtype, cols, scale = options.pop("x", "float32"), options.pop("cols"), options.get("scale", 1)
+    mask, bias = options.pop("mask", None), options.pop("bias", None)
+    diagonal, wide = options.pop("diagonal", None), options.pop("wide", False)
+    zero, p = options.get("zero_masked_rows", False), options.get("dropout_p", 0.0)
+    x = place.values(*SHAPE[:3], cols, dtype=dtype)
+    hidden = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    if mask:
+        mask = place.mask(*mask)
+        if zero:
+            mask[1, :, 3] = True
+        hidden |= mask
+    if diagonal is not None:
+        hidden |= torch.ones(5, cols, dtype=torch.bool, device=x.device).triu(diagonal + 1)
+        options |= {"is_causal": True, "diagonal": diagonal}
+    elif zero:
+        x[1, 2, 3] = -torch.inf
+    inputs = (x, place.values(*bias, dtype=dtype)) if bias else (x,)
+
+    def mine(x, bias=None, seed=1):
+        torch.manual_seed(seed)
+        own = {"dtype": torch.float32} if wide else {}
+        return place.module.scaled_masked_softmax(x, mask, bias=bias, **options, **own)
+
+    def exact(x, bias=None):
+        z = (scale * x + (0 if bias is None else bias)).masked_fill(hidden, -torch.inf)
+        empty = (z == -torch.inf).all(-1, keepdim=True) & zero
+        own = torch.log_softmax if options.get("log") else torch.softmax
+        return own(z.masked_fill(empty, 0), -1).masked_fill(empty, 0)
+
+    kept, kernel = 1, cols * x.itemsize >= 1024 and cols * x.itemsize % 16 == 0
+    if p:
+        y, whole = mine(*inputs), exact(*(given.double() for given in inputs)) != 0
+        assert abs((y[whole] != 0).float().mean() - 0.7) < 3 / whole.sum() ** 0.5
+        kept = ((y != 0) | ~whole) / (1 - (int(p * 65536) / 65536 if kernel else p))
+        assert not torch.equal(y, mine(*inputs, seed=2)), "each call draws anew"
+    place.kernels()
+    y, dx, *_ = check(place, mine, lambda *given: exact(*given) * kept, dtype, *inputs)
+    assert not dx[hidden].any() and (options.get("log") or not y[hidden].any())
+    forward, *others = place.kernels() or [""]
+    masked = mask is not None or "diagonal" in options
+    if kernel and p:  # softmax is computed anew where x is not enough
+        anew = wide or bias or scale != 1 or (zero and not masked)
+        assert [forward, *others] == ["12_fused", *["12_fused"] * bool(anew), "14_backward"]
+    elif kernel:
+        assert forward == "12_fused" and others[0] in ("14_any_row", "14_backward")
+    elif not p:
+        assert {forward, *others} <= {"", "14_any_row"}
 
 
 @pytest.mark.parametrize("shape", MASKS)
@@ -212,43 +254,6 @@ def test_masks_and_biases_are_not_written_out(shape: tuple, cpu: Place) -> None:
     cpu.module.scaled_masked_softmax(cpu.values(*SHAPE), mask, bias=bias)
     launch = cpu.module.runtime.launches[-1]
     assert (launch.mask, launch.bias) == (mask.data_ptr(), bias.data_ptr())
-
-
-@pytest.mark.parametrize("cols", [512, 77])  # by a kernel, and by PyTorch's own operations
-@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
-def test_rows_of_zeros_and_a_moved_diagonal(cols: int, dropout_p: float, place: Place) -> None:
-    """Of fewer queries than keys: the last query sees all keys, or the first ones see nothing."""
-    torch, fused = place.torch, place.module.scaled_masked_softmax
-    mask = place.mask(2, 1, 5, cols)
-    mask[1, :, 3] = True
-    given = {"is_causal": True, "zero_masked_rows": True, "dropout_p": dropout_p}
-    for diagonal in (cols - 5, -2):
-        for also in (None, mask):
-            x = place.values(2, 3, 5, cols).requires_grad_()
-            y = fused(x, also, diagonal=diagonal, **given)
-            exact = x.detach().double().requires_grad_()
-            hidden = torch.ones(5, cols, dtype=torch.bool, device=x.device).triu(diagonal + 1)
-            hidden = hidden if also is None else hidden | also
-            empty = hidden.all(-1, keepdim=True)
-            z = exact.masked_fill(hidden, -torch.inf).masked_fill(empty, 0)
-            z = torch.softmax(z, -1).masked_fill(empty, 0)
-            dropped = int(dropout_p * 65536) / 65536 if cols == 512 else dropout_p
-            kept = ((y != 0) | (z == 0)) / (1 - dropped)
-            close(place, y.detach(), z.detach() * kept, "float32")
-            dy = place.values(*y.shape, scale=1.0)
-            (dx,) = torch.autograd.grad(y, x, dy)
-            (wanted,) = torch.autograd.grad(z * kept, exact, dy.double())
-            close(place, dx, wanted, "float32", dy.abs().amax())
-            hidden = hidden.expand(x.shape)
-            assert not dx[hidden].any() and not y[hidden].any()
-    given["dropout_p"] = 0.0
-    for diagonal, wanted in ((2**63 - 1, fused(x)), (-(2**63), torch.zeros_like(x))):
-        assert torch.equal(fused(x, diagonal=diagonal, **given), wanted)
-    x = place.values(4, cols)
-    x[2] = -torch.inf
-    y = fused(x.requires_grad_(), zero_masked_rows=True, dropout_p=dropout_p)
-    (dx,) = torch.autograd.grad(y, x, place.values(4, cols))
-    assert not y[2].any() and not dx[2].any() and dx.isfinite().all()
 
 
 @pytest.mark.parametrize("cols", [256, 77])  # by a kernel, and by PyTorch's own operations
@@ -279,19 +284,15 @@ def test_a_row_that_is_wholly_hidden_is_nan(place: Place) -> None:
         )
 
 
-def test_float32_of_sixteen_bits_and_a_scale_alone(place: Place) -> None:
-    torch, fused = place.torch, place.module.scaled_masked_softmax
-    for dtype in DTYPES:
-        x = place.values(8, 1024, dtype=dtype)
-        check(
-            place,
-            lambda x: fused(x, scale=0.5, dtype=torch.float32),
-            lambda x: torch.softmax(x * 0.5, -1),
-            *(dtype, x),
-        )
-    assert place.kernels() == ["12_fused", "14_backward"] * 3
-    with torch.autocast(place.device, dtype=torch.bfloat16):
-        assert fused(x, scale=0.5).dtype == place.module.log_softmax(x).dtype == torch.float32
+def test_a_diagonal_is_any_integer_and_autocast_gives_float32(place: Place) -> None:
+    x, fused = place.values(5, 512), place.module.scaled_masked_softmax
+    given = {"is_causal": True, "zero_masked_rows": True}
+    for diagonal, wanted in ((2**63 - 1, fused(x)), (-(2**63), place.torch.zeros_like(x))):
+        assert place.torch.equal(fused(x, diagonal=diagonal, **given), wanted)
+    x = place.values(8, 1024, dtype="bfloat16")
+    with place.torch.autocast(place.device, dtype=place.torch.bfloat16):
+        for y in (fused(x, scale=0.5), place.module.log_softmax(x)):
+            assert y.dtype == place.torch.float32
 
 
 def test_what_a_mask_or_a_bias_must_be(place: Place) -> None:
@@ -305,47 +306,6 @@ def test_what_a_mask_or_a_bias_must_be(place: Place) -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             call()
-
-
-@pytest.mark.parametrize("how", ["plain", "scaled", "causal", "masked", "biased", "wide"])
-@pytest.mark.parametrize("cols", [41, 256, 1024])
-def test_dropout_and_its_gradient(cols: int, how: str, place: Place) -> None:
-    """Rows of a composed kernel and of one that drops, which rounds p down to a multiple of
-    1/65536 and divides by what that leaves. 256 columns of 16 bits are short, those of the float32
-    of their softmax are not."""
-    torch, fast, p = place.torch, place.module, 0.3
-    dtype, scale = ("float16", 1.0) if how == "wide" else ("float32", 1.0 + (how == "scaled"))
-    shape = (2, 3, 4, cols) if how == "masked" else (24, cols)
-    x, bias = place.values(*shape, dtype=dtype), place.values(cols) if how == "biased" else None
-    mask = place.mask(2, 1, 4, cols) if how == "masked" else None
-    options = {"scale": scale, "bias": bias, "is_causal": how == "causal", "mask": mask}
-    options |= {"dtype": torch.float32 if how == "wide" else None}
-
-    def drop(x):
-        torch.manual_seed(1)
-        return fast.scaled_masked_softmax(x, dropout_p=p, **options)
-
-    kept, whole = drop(x) != 0, fast.scaled_masked_softmax(x, **options)
-    assert abs(kept[whole != 0].float().mean() - 0.7) < 0.05
-    dropped = int(p * 65536) / 65536 if kernel_drops(cols, how) else p
-    place.kernels()
-    later = torch.ones(24, cols, dtype=torch.bool, device=place.device).triu(1) & (how == "causal")
-    later = later if mask is None else mask
-
-    def exact(x):
-        z = (scale * x + (0 if bias is None else bias)).masked_fill(later, -torch.inf)
-        return torch.softmax(z, -1) * (kept | (whole == 0)) / (1 - dropped)
-
-    check(place, drop, exact, dtype, x)
-    if kernel_drops(cols, how):  # y is computed anew where x is not enough
-        again = [] if how in ("plain", "causal", "masked") else ["12_fused"]
-        assert place.kernels() == ["12_fused", *again, "14_backward"]
-    torch.manual_seed(2)
-    assert not torch.equal(drop(x), fast.scaled_masked_softmax(x, dropout_p=p, **options))
-
-
-def kernel_drops(cols: int, how: str) -> bool:
-    return cols == 1024 or cols == 256 and how != "wide"
 
 
 def test_dropout_depends_on_no_default(place: Place) -> None:
