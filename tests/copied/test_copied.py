@@ -124,27 +124,18 @@ def calling(case: Case, text: str, folder: Path) -> str:
 
 
 @needs_nvcc
-def test_all_exports_link_into_one_program(objects: Objects) -> None:
-    arches = [arch for arch in ARCHES if arch != RELOCATABLE]
+@pytest.mark.parametrize("relocatable", [False, True])
+def test_exports_link_into_one_program(relocatable: bool, objects: Objects) -> None:
+    """Those of one file with those of another, as relocatable device code too."""
+    arches = [arch for arch in ARCHES if (arch == RELOCATABLE) is relocatable]
     exports = [export for arch in arches for export in of_arch(arch)]
-    main = objects.of("main", calling(*exports[1], objects.folder))
-    defined = objects.program(main, *map(objects.of_arch, arches))
-    assert len(exports) > 10
-    for case, _ in exports:
-        assert sum(symbol.startswith(f"{case.name}(") for symbol in defined) == 1, case
-
-
-@needs_nvcc
-def test_exports_link_as_relocatable_device_code(objects: Objects) -> None:
-    """Those of one file with one of another."""
-    exports = of_arch(RELOCATABLE)
-    gpu = Gpu(RELOCATABLE, H200.sms, H200.l2)
-    other = export_request("11_any_row", ["37x8200"], "of_other", ["float32"], [gpu])
-    options = f"-arch=sm_{RELOCATABLE}", "-rdc=true"
-    main = objects.of("caller", calling(*exports[0], objects.folder), *options)
-    files = objects.of_arch(RELOCATABLE), objects.of("other", cpp.write(other), *options)
+    gpu = Gpu(arches[0], H200.sms, H200.l2)
+    other = export_request("11_any_row", ["37x8200"], f"of_other_{gpu.capability}", gpus=[gpu])
+    options = f"-arch=sm_{gpu.capability}", f"-rdc={str(relocatable).lower()}"
+    main = objects.of(f"main_{relocatable}", calling(*exports[0], objects.folder), *options)
+    files = (objects.of(other.name, cpp.write(other), *options), *map(objects.of_arch, arches))
     defined = objects.program(*options, main, *files)
-    for name in (*(case.name for case, _ in exports), "of_other"):
+    for name in (*(case.name for case, _ in exports), other.name):
         assert sum(symbol.startswith(f"{name}(") for symbol in defined) == 1, name
 
 
