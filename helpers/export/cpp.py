@@ -243,7 +243,7 @@ class _CppFile:
         undefines its macros at the end."""
         name = f"{self.request.name.upper()}_TEXT"
         for number, (file, text) in enumerate(self.texts.items(), 1):
-            code = re.sub(r'\bextern "C" (?=__global__)', "", text)
+            code = re.sub(r'\bextern "C" (?=__global__)|^#include <.*\n', "", text, flags=re.M)
             yield f"#elif defined({name}) && {name} == {number}\n#undef {name}"
             yield f"// ---- kernels/{file}.cu ".ljust(99, "-")
             yield f"{code.strip()}\n"

@@ -31,7 +31,7 @@ from .request import (
     origin,
     takes_matrix,
 )
-from .sources import texts, without_unused
+from .sources import complete_text, texts, without_unused
 from .specialisations import file_of
 
 PARTS = Path(__file__).parent / "parts"
@@ -272,13 +272,15 @@ def _text(value: str) -> str:
 
 
 def _sources(steps: Sequence[str], best: bool) -> str:
-    """Return the table of the texts of kernels and of the files that they include. In a file of one
-    kernel they keep their comments, so that a reader can follow the kernel."""
+    """Return the table of the texts of kernels and of the files that they include. The text of one
+    kernel is complete and keeps its comments, so that a reader can follow the kernel."""
     files = dict.fromkeys(split_trial(step).file for step in steps)
-    entries = (
-        f"    {_text(name)}: r'''\n{_compact(text) if best else text}''',"
-        for name, text in without_unused(texts(files, NOT_EXPORTED)).items()
-    )
+    if best:
+        found = without_unused(texts(files, NOT_EXPORTED))
+        found = {name: _compact(text) for name, text in found.items()}
+    else:
+        found = {file: complete_text(file, NOT_EXPORTED) for file in files}
+    entries = (f"    {_text(name)}: r'''\n{text}'''," for name, text in found.items())
     return "\n".join(["SOURCES: dict[str, str] = {", *entries, "}"])
 
 

@@ -71,12 +71,11 @@ def _removed(name: str, known: dict[str, str]) -> bool:
 
 def complete_text(file: str, left_out: str) -> str:
     """Return the text of a kernel file in which each included file, without what the kernel does
-    not use, stands where it is included. CUDA's own headers are left to the exported file."""
+    not use, stands where it is included."""
     known = without_unused(texts([file], left_out))
 
     def placed(line: re.Match) -> str:
-        found = INCLUDE.match(line[0].strip())
-        return directive.sub(placed, known.pop(PurePath(found[1]).name, "")) if found else ""
+        return directive.sub(placed, known.pop(PurePath(line[1]).name, ""))
 
-    directive = re.compile(r"^[ \t]*#[ \t]*include .*\n", flags=re.MULTILINE)
-    return directive.sub(placed, known.pop(file))
+    directive = re.compile(f"{INCLUDE.pattern}\n", flags=re.MULTILINE)
+    return directive.sub(placed, known.pop(file)).lstrip()

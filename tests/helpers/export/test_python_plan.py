@@ -116,7 +116,7 @@ def test_a_file_of_one_kernel_has_its_limits_and_the_values_of_a_trial(
 
 
 def test_a_file_of_one_kernel_has_what_this_includes_and_a_trial_only_its_table() -> None:
-    assert [*planning("cupy", "07_warp").SOURCES] == ["formats.cuh", "reductions.cuh", "07_warp"]
+    assert [*planning("cupy", "07_warp").SOURCES] == ["07_warp"]
     with pytest.raises(ExportError, match="01_naive-b32 changes more than its Build table"):
         write(export_request("01_naive-b32", []), "cupy")
 
