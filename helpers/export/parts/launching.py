@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .planning import Gpu, Plan, Refused, kernel, plan
+from .planning import KERNELS, SOURCES, Gpu, Plan, Refused, plan, source
 
 COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has not used the GPU yet
@@ -153,7 +153,7 @@ class Device:
             return error
         known = {"rows": rows, "cols": cols, "x_stride": strides[0], "y_stride": strides[1]}
         known |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
-        others = kernel(found.kernel).parameters[2:]
+        others = KERNELS[found.kernel].parameters[2:]
         if unknown := [name for name in given if name not in others]:  # [best]
             return Refused(f"{found.kernel} has no parameter {unknown[0]}")
         given = given + ("workspace",) if found.workspace else given  # [workspace]
@@ -183,12 +183,13 @@ class Device:
         key = found.kernel, found.options
         with self._lock:
             if key not in self._functions:
-                code = kernel(found.kernel)
-                image = machine_code(code.text, found.options, self.gpu.capability)
+                text = SOURCES[found.kernel]  # [not best]
+                text = source(found.kernel)  # [best]
+                image = machine_code(text, found.options, self.gpu.capability)
                 module, function = ctypes.c_void_p(), ctypes.c_void_p()
                 with _Context(self.context):
                     _call("cuModuleLoadData", ctypes.byref(module), image)
-                    name = code.function.encode()
+                    name = KERNELS[found.kernel].function.encode()
                     _call("cuModuleGetFunction", ctypes.byref(function), module, name)
                     if found.cluster > 8:  # [clusters]
                         # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED

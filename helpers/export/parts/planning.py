@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
+import re  # [best]
 from collections.abc import Iterator, Mapping  # [best]
 from types import CodeType
 from typing import NamedTuple
@@ -23,18 +23,21 @@ class Gpu(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel, as the header at the top of its file describes it."""
+    """A kernel, as the header of its file describes it."""
 
-    text: str  # with the files that it includes
-    rules: dict[str, CodeType]  # for the values of Build and the launch, in order
-    macros: list[str]  # the values of Build that the text is compiled with
-    numbers: dict[str, int]  # macros of the text that the rules may read
-    dtypes: list[str]  # the first needs no compiler option
+    function: str
+    dtypes: tuple[str, ...]  # the first needs no compiler option
     align: int  # required alignment of arrays in bytes; 0: that of an element
     arch: int  # the lowest compute capability, 75 for 7.5
-    cooperative: bool  # whether all blocks must be co-resident
-    function: str
-    parameters: list[str]  # of the function, in order
+    parameters: tuple[str, ...]  # of the function, in order
+    rules: dict[str, str]  # for macros, other values and the launch, in order
+    cooperative: bool = False  # whether all blocks must be co-resident
+    numbers: dict[str, int] = {}  # macros of the text that the rules may read
+
+    @property
+    def macros(self) -> list[str]:
+        """The names that the text is compiled with."""
+        return [name for name in self.rules if name.isupper()]
 
 
 class Plan(NamedTuple):
@@ -100,7 +103,8 @@ def plan(
     m |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
     m |= {"isAligned": aligned and alike, "isAlike": alike}
     m["isContiguous"] = rows == 1 or strides == [cols, cols]
-    return _plan(KERNEL, _table(kernel(KERNEL), m, CHANGES, dtype), dtype)  # [not best]
+    ((file, only),) = KERNELS.items()  # [not best]
+    return _plan(file, _table(only, m, {}, dtype), dtype)  # [not best]
     return _ranked(m, dtype, gpu, operation, features or {})  # [best]
 
 
@@ -124,7 +128,7 @@ def _ranked(  # [best]
     reasons = []
     for file, condition, reason in candidates:
         try:
-            table = _table(kernel(file), m, _features(kernel(file), features), dtype)
+            table = _table(KERNELS[file], m, _features(KERNELS[file], features), dtype)
         except Refused as error:
             reasons.append(f"{file}: {error}")
             continue
@@ -132,7 +136,7 @@ def _ranked(  # [best]
             as_timed = whole and gpu == TUNED_ON
             for other, given in _tuned(file, m, packs) if as_timed else ():
                 try:
-                    table = _table(kernel(other), m, given, dtype)
+                    table = _table(KERNELS[other], m, given, dtype)
                 except Refused:
                     continue
                 file, reason = other, "tuned for such a shape"
@@ -170,11 +174,11 @@ def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:
         raise Refused(f"requires x and y aligned to {kernel.align} bytes")
     if not m["isContiguous"] and "x_stride" not in kernel.parameters:
         raise Refused("requires rows without gaps: x_stride = y_stride = cols")
-    table = {**kernel.numbers, **m, **given}
+    table = {"shared_mem": 0, "workspace": 0, **kernel.numbers, **m, **given}
     try:
         for name, rule in kernel.rules.items():
             if name not in given:
-                table[name] = int(eval(rule, FUNCTIONS, table))
+                table[name] = int(eval(_compiled(rule), FUNCTIONS, table))
     except ZeroDivisionError:  # the rules may be meaningless for short rows
         raise Refused("its rules have no value for this shape") from None
     accepted = table["columns"] and all(0 <= table[name] <= MAX_INT for name in kernel.macros)
@@ -191,7 +195,7 @@ def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:
 
 
 def _plan(file: str, table: dict, dtype: str) -> Plan:
-    found = kernel(file)
+    found = KERNELS[file]
     options = [f"-D{macro}={table[macro]}" for macro in found.macros]
     if dtype != found.dtypes[0]:
         options.append(DTYPE_OPTIONS[dtype])
@@ -202,42 +206,6 @@ def _plan(file: str, table: dict, dtype: str) -> Plan:
     return Plan(
         *(file, tuple(options), *launch, found.cooperative, table.get("CLUSTER", 1)),
         table["reason"].format(**table),  # [best]
-    )
-
-
-# ---- headers of kernels -------------------------------------------------------------------------
-
-
-@functools.cache
-def kernel(file: str) -> Kernel:
-    """Return a kernel of `SOURCES`, as the keys of its header describe it."""
-    text = SOURCES[file].lstrip()  # [not best]
-    text = source(file)  # [best]
-    comment = re.match(r"(//.*\n)*", text)[0]
-    fields = re.findall(r"^// ([A-Z][a-z]+): +(.*\n(?://  .*\n)*)", comment, re.MULTILINE)
-    keys = {key: " ".join(value.replace("//", "").split()) for key, value in fields}
-    build = re.split(r"(\w+) += ", keys.get("Build", ""))[1:]
-    rules = dict(zip(build[::2], build[1::2], strict=True))
-    if "LATE" in rules:  # [late]
-        rules["LATE"] = f"1 when isAlike == 0 | {rules['LATE']}"
-    form = r"block = (.+?)(?:, block .+)?, grid = (.+?)(, cooperative)?"
-    launch = re.fullmatch(form, keys["Launch"])
-    columns = f"({keys['Columns']}) && ({keys.get('Features', '1')})"
-    rules |= {"columns": columns, "block": launch[1], "grid": launch[2]}
-    rules |= {"shared_mem": keys["Shared"], "workspace": keys.get("Workspace", "0")}
-    numbers = re.findall(r"^\s*#define (\w+) (\d+) *(?://.*)?$", text, re.MULTILINE)
-    function, taken = re.search(r"__global__[^;{]*?(\w+)\(([^()]*)\)\s*\{", text).groups()
-    return Kernel(
-        text,
-        {name: _compiled(rule) for name, rule in rules.items()},
-        [name for name in rules if name.isupper()],
-        {name: int(number) for name, number in numbers},
-        keys["Dtype"].split(", "),
-        int(keys["Align"].replace("size", "0")),
-        int(keys["Arch"].removeprefix("sm_")),
-        bool(launch[3]),
-        function,
-        re.findall(r"(\w+)(?:,|$)", taken),
     )
 
 
@@ -257,13 +225,7 @@ def source(file: str) -> str:  # [best]
 
 @functools.cache
 def _compiled(rule: str) -> CodeType:
-    """Translate a rule, which consists of C expressions with conditions, to Python:
-    `8 when row > 64 && size == 2 | 4` is 8 if the condition holds, else 4."""
-    if " when " in rule.rpartition(" | ")[2]:
-        rule += " | no_case()"
-    words = {"&&": "and", "||": "or", "|": "else", "when": "if", "/": "//"}
-    text = re.sub(r"&&|\|\|?|/|\bwhen\b", lambda word: f" {words[word[0]]} ", rule)
-    return compile(text.strip(), "a rule", "eval")
+    return compile(rule, "a rule", "eval")
 
 
 def no_case() -> int:
@@ -285,8 +247,7 @@ FUNCTIONS = {  # all that a rule can call
 
 TUNED_ON = Gpu(0, 0, 0)
 SHARED_KB: dict[int, int] = {}
-KERNEL = ""  # the only one, if the file is of one kernel
-CHANGES: dict[str, int] = {}  # values that replace those of its rules
+KERNELS: dict[str, Kernel] = {}
 RANKING: tuple[tuple[str, str, str], ...] = ()
 TUNED: dict[tuple[str, int, bool], tuple[tuple, ...]] = {}
 OPERATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {}

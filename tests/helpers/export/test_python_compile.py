@@ -65,8 +65,7 @@ def test_the_machine_code_is_that_of_the_project(module: ModuleType) -> None:
 
 def same_code(module: ModuleType, found, capability: int) -> str:
     """The kernel of a plan, whose machine code is held against the project's."""
-    kernel = module.kernel(found.kernel)
-    made = module.machine_code(kernel.text, found.options, capability)
+    made = module.machine_code(module.source(found.kernel), found.options, capability)
     ours = compile_cubin(load(found.kernel).code, found.options, f"sm_{capability}")
     assert machine_code(made) == machine_code(ours)
     return found.kernel
@@ -110,10 +109,10 @@ def test_what_does_not_compile_is_told_with_the_compilers_log(module: ModuleType
 def test_headers_that_are_missing_are_named(module: ModuleType, monkeypatch) -> None:
     """A package of NVRTC alone has none; kernels of float32 need none."""
     monkeypatch.setattr(module, "_include_folders", lambda nvrtc: [])
-    kernel, found = module.kernel("08_cluster"), module.plan(64, 4096, "bfloat16")
+    text, found = module.source("08_cluster"), module.plan(64, 4096, "bfloat16")
     with pytest.raises(module.CudaError, match="(?s)^CUDA's cuda_fp16.h .*nvidia-cuda-runtime"):
-        module.machine_code(kernel.text, found.options, 90)
-    assert module.machine_code(kernel.text, module.plan(64, 4096).options, 90)
+        module.machine_code(text, found.options, 90)
+    assert module.machine_code(text, module.plan(64, 4096).options, 90)
     monkeypatch.undo()
     with pytest.raises(module.CudaError, match="^NVRTC"):
         module.machine_code("oh", (), 90)
