@@ -25,50 +25,21 @@ def module(tmp_path, monkeypatch) -> ModuleType:
     return loaded(write(export_request("best", []), "cupy"), packages, simulated, nvrtc=True)
 
 
-# One matrix for each kernel of the ranking; the last is for a GPU without clusters.
-MATRICES = [
-    (64, 256, "bfloat16"),
-    (2**20, 256, "bfloat16"),
-    (64, 4096, "float32"),
-    (1, 2**20, "float32"),
-    (512, 2**19, "float32"),
-    (64, 77, "float16"),
-    (64, 5001, "float32"),
-    (1, 2**21 + 1, "float32"),
-    (64, 4096, "float32", 80),
-]
-# One for each kernel of a related operation: operation, features, columns.
-AROUND = [
-    ("softmax", {"MASK": 2}, 4096),
-    ("softmax_any_axis", {}, 4096),
-    ("softmax_backward", {"FROM_X": 1}, 4096),
-    ("softmax_backward", {"LOG": 1}, 1000),
-    ("cross_entropy", {}, 4096),
-    ("softmax_any_axis", {}, 200000),
-    ("cross_entropy_backward", {}, 4096),
-    ("cross_entropy_loss_and_gradient", {}, 4096),
-]
+# Rows, columns and inner; a kernel is compiled for the first that it takes.
+SHAPES = ((5, 1003, 1), (6, 2048, 1), (37, 200, 1), (2, 32768, 1), (21, 64, 7))
 
 
 def test_the_machine_code_is_that_of_the_project(module: ModuleType) -> None:
-    """Instructions and registers, as they were measured."""
-    met = set()
-    for rows, cols, dtype, *old in MATRICES:
-        gpu = module.Gpu(80, 108, 40 * 2**20) if old else module.TUNED_ON
-        met.add(same_code(module, module.plan(rows, cols, dtype, gpu=gpu), gpu.capability))
-    for operation, features, cols in AROUND:
-        inner = 64 if operation == "softmax_any_axis" else 1
-        asked = {"operation": operation, "features": features, "inner": inner}
-        met.add(same_code(module, module.plan(64 * inner, cols, "bfloat16", **asked), 90))
-    assert met == {name for name in module.SOURCES if not name.endswith(".cuh")}
-
-
-def same_code(module: ModuleType, found, capability: int) -> str:
-    """The kernel of a plan, whose machine code is held against the project's."""
-    made = module.machine_code(module.source(found.kernel), found.options, capability)
-    ours = compile_cubin(load(found.kernel).code, found.options, f"sm_{capability}")
-    assert machine_code(made) == machine_code(ours)
-    return found.kernel
+    """Instructions and registers of each kernel in its last dtype, as they were measured."""
+    for file in module.KERNELS:
+        kernel = load(file)
+        problems = (
+            kernel.problem(*shape[:2], kernel.header.dtypes[-1], inner=shape[2]) for shape in SHAPES
+        )
+        plan = next(kernel.header.plan(at) for at in problems if kernel.header.accepts(at))
+        made = module.machine_code(module.source(file), plan.options, 90)
+        ours = compile_cubin(kernel.code, plan.options, "sm_90")
+        assert machine_code(made) == machine_code(ours), file
 
 
 def test_a_kernel_is_compiled_once(module: ModuleType, tmp_path, monkeypatch) -> None:
