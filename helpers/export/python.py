@@ -216,25 +216,21 @@ def _gpu() -> str:
 def _ranking() -> str:
     """Return the order of `choose` as tables."""
     lines = [
-        "# For softmax: kernel, the problems that it is for, and why; best first.",
-        "RANKING = (",
+        "# Kernel, the problems that it is for, and why, by operation, best first; None is softmax",
+        "# without features.",
+        "RANKINGS: dict[str | None, tuple[tuple[str, str, str], ...]] = {",
     ]
-    for rank in SOFTMAX_RANKING:
-        lines += _entry(rank, 4)
-    lines += [")", "# The same for other operations, and for softmax with features."]
-    lines.append("OPERATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {")
-    for operation, ranks in RANKINGS.items():
-        entries = (line for rank in ranks for line in _entry(rank, 8))
-        lines += [f"    {_text(operation)}: (", *entries, "    ),"]
+    for operation, ranks in {None: SOFTMAX_RANKING, **RANKINGS}.items():
+        entries = (line for rank in ranks for line in _entry(rank))
+        lines += [f"    {_text(operation) if operation else None}: (", *entries, "    ),"]
     return "\n".join([*lines, "}"])
 
 
-def _entry(rank: Rank, indent: int) -> list[str]:
+def _entry(rank: Rank) -> list[str]:
     """Return an entry of a ranking: the kernel, its condition and the reason."""
-    file, when, reason = map(_text, (file_of(rank.file), _python(rank.when), rank.reason))
-    first, last = f"{' ' * indent}({file}, {when},", f"{reason}),"
-    fits = len(first) + 1 + len(last) <= WIDTH
-    return [f"{first} {last}"] if fits else [first, f"{' ' * indent} {last}"]
+    parts = map(_text, (file_of(rank.file), _python(rank.when), rank.reason))
+    entry = ", ".join(part.replace(" ", "\xa0") for part in parts)  # strings are not broken
+    return [line.replace("\xa0", " ") for line in wrapped(f"({entry}),", 8, 1)]
 
 
 def _tuned_plans(plans: Sequence[Tuned]) -> str:

@@ -76,8 +76,8 @@ def plan(
     x_stride and y_stride are the row strides in elements, by default cols. `aligned` says whether x
     and y start at multiples of 16 bytes, `alike` whether their addresses are equal modulo 16 bytes.
     `gpu` is by default the one that the plans were tuned on.
-    `operation` is "softmax" or a key of `OPERATIONS`; `features` are its options, such  # [best]
-    as {"MASK": 2, "LOG": 1} for a causal log-softmax. "scaled_softmax" is softmax by a  # [best]
+    `operation` is a key of `RANKINGS`; `features` are its options, such as  # [best]
+    {"MASK": 2, "LOG": 1} for a causal log-softmax. "scaled_softmax" is softmax by a  # [best]
     kernel that takes a scale. Along an axis other than the last, neighbouring elements  # [best]
     are `inner` elements apart and rows is outer * inner.  # [best]
 
@@ -119,14 +119,13 @@ def _ranked(  # [best]
         operation = "softmax"
     whole = m["isAligned"] and m["isContiguous"]
     packs = whole and m["row"] % 16 == 0
-    candidates = RANKING
-    if operation != "softmax" or any(features.values()):
-        candidates = OPERATIONS.get(operation.removeprefix("scaled_"), ())
-        if not candidates:
-            known = ", ".join(OPERATIONS) or "softmax"
-            raise Refused(f"operation must be one of {known}, got {operation}")
+    plain = operation == "softmax" and not any(features.values())
+    ranking = None if plain else operation.removeprefix("scaled_")
+    if ranking not in RANKINGS:
+        known = ", ".join(filter(None, RANKINGS))
+        raise Refused(f"operation must be one of {known}, got {operation}")
     reasons = []
-    for file, condition, reason in candidates:
+    for file, condition, reason in RANKINGS[ranking]:
         try:
             table = _table(KERNELS[file], m, _features(KERNELS[file], features), dtype)
         except Refused as error:
@@ -248,7 +247,6 @@ FUNCTIONS = {  # all that a rule can call
 TUNED_ON = Gpu(0, 0, 0)
 SHARED_KB: dict[int, int] = {}
 KERNELS: dict[str, Kernel] = {}
-RANKING: tuple[tuple[str, str, str], ...] = ()
+RANKINGS: dict[str | None, tuple[tuple[str, str, str], ...]] = {}
 TUNED: dict[tuple[str, int, bool], tuple[tuple, ...]] = {}
-OPERATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {}
 SOURCES: dict[str, str] = {}  # texts of kernels, and of the files that they include
