@@ -18,21 +18,24 @@ class Race(Planted):
     cooperative: bool = False
 
     @property
+    def name(self) -> str:
+        return f"{self.file}/{self.kernel}"
+
+    @property
     def code(self) -> str:
         return RULES.source
 
     @property
     def marks(self) -> list[tuple[str, int]]:
-        return [] if self.twin is None else [(KIND, 0)]
+        return [(KIND, 0)] if self.bug else []
 
 
 def _races():
     for rule, one in CASES.items():
         launch = Launch(one.grid, one.block, one.arrays())
-        twin = kernel_name(rule, racy=False)
-        racy = kernel_name(rule, racy=True)
-        yield Race(RULES.file, racy, launch, twin=twin, cooperative=one.cooperative)
-        yield Race(RULES.file, twin, launch, cooperative=one.cooperative)
+        for racy in (True, False):
+            name, together = kernel_name(rule, racy), one.cooperative
+            yield Race(RULES.file, name, launch, bug=racy, cooperative=together)
 
 
 RACES = {race.name: race for race in _races()}

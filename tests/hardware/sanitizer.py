@@ -149,7 +149,7 @@ def pickled(one) -> dict:
         **dict(zip(("grid", "block"), sizes, strict=True)),
         **{"kernel": one.kernel, "code": one.code, "shared_mem": launch.shared_mem, "args": args},
         "cooperative": getattr(one, "cooperative", False),
-        "options": (*OPTIONS, *(f"-I{folder}" for folder in include_folders())),
+        "options": (*one.options, *OPTIONS, *(f"-I{folder}" for folder in include_folders())),
     }
 
 
@@ -165,8 +165,9 @@ def run_all(options: argparse.Namespace, planted: dict) -> int:
         "command": "compute-sanitizer --tool TOOL python -m tests.hardware.sanitizer --worker ..",
     }
     launches = {name: pickled(one) for name, one in planted.items()}
-    print(f"compiling {len({one.file for one in planted.values()})} files", flush=True)
-    for one in {one.file: launches[name] for name, one in planted.items()}.values():
+    files = {(one.file, one.options): launches[name] for name, one in planted.items()}
+    print(f"compiling {len(files)} texts", flush=True)
+    for one in files.values():
         make_kernel(one)  # the processes find it in CuPy's cache
     outputs: dict[tuple[str, str], str] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -273,7 +274,6 @@ def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], s
     for name, one in planted.items():
         kernels[name] = {
             "bugs": one.marks,
-            "twin": f"{one.file}/{one.twin}" if one.twin else None,
             **{
                 tool: verdict(outputs[name, tool], name, one.marks)
                 for tool in tools
@@ -331,7 +331,7 @@ def table(data: dict) -> str:
 def tools_of(data: dict) -> list[str]:
     """The tools whose verdicts the data holds."""
     first = next(iter(data.get("kernels", {}).values()), {})
-    return [name for name in first if name not in ("bugs", "twin")]
+    return [name for name in first if name != "bugs"]
 
 
 def in_a_word(found: dict) -> str:

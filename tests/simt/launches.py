@@ -1,9 +1,10 @@
 """Every kernel with a planted bug as data: how it and its twin without the bug are launched, what
 is found in it, and what the twin computes.
 
-The kernels are in tests/simt/kernels. A line with a bug ends in a comment such as
-`// <- out-of-bounds load`, which says the kind and the line of a finding; the tables here say the
-rest. test_planted.py holds the SIMT machine against them, tests/hardware compute-sanitizer.
+The kernels are in tests/simt/kernels, compiled with -DPLANTED for the bug and without it for the
+twin: see twins.cuh. A line with a bug ends in a comment such as `// <- out-of-bounds load`, which
+says the kind and the line of a finding; the tables here say the rest. test_planted.py holds the
+SIMT machine against them, tests/hardware compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -58,11 +59,15 @@ class Planted:
     # Block, thread and count of each finding, in the order of the source; one number for a place
     # along x, no count where it depends on more than the source.
     found: tuple[Found, ...] = ()
-    twin: str | None = None  # the name of the kernel without the bug
+    bug: bool = True
 
     @property
     def name(self) -> str:
-        return f"{self.file}/{self.kernel}"
+        return f"{self.file}/{self.kernel}{'' if self.bug else '_clean'}"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("-DPLANTED",) if self.bug else ()
 
     @property
     def code(self) -> str:
@@ -70,11 +75,11 @@ class Planted:
 
     @property
     def marks(self) -> list[tuple[str, int]]:
-        return marks(self.file, self.kernel)
+        return marks(self.file, self.kernel) if self.bug else []
 
     def run(self) -> tuple[Trace, list]:
         """(what the SIMT machine saw, the arguments after it)"""
-        kernel = SimpleNamespace(code=self.code, name=self.kernel, options=())
+        kernel = SimpleNamespace(code=self.code, name=self.kernel, options=self.options)
         arguments = self.launch.arguments()
         sizes = self.launch.grid, self.launch.block
         shared = self.launch.shared_mem
@@ -101,18 +106,20 @@ def source(file: str) -> str:
 
 
 def marks(file: str, kernel: str) -> list[tuple[str, int]]:
-    """(kind, line) of the bugs that the comments of that kernel announce, its helpers included."""
+    """(kind, line) of the bugs that the comments of that kernel announce, and of the helpers
+    between it and the kernel before."""
     lines = (FOLDER / f"{file}.cu").read_text(encoding="utf-8").splitlines()
-    kernels = [number for number, line in enumerate(lines) if "__global__" in line]
-    (start,) = (number for number in kernels if f"void {kernel}(" in lines[number])
-    after = [number for number in kernels if number > start]
-    first = 0 if start == kernels[0] else start
-    found = []
-    for number in range(first, after[0] if after else len(lines)):
-        mark = re.search(r"// <- (.+)$", lines[number])
-        if mark:
-            found.append((mark[1], number + 1))
-    return found
+    found, own = [], None  # whether the kernel that a line is in is that one; None: it is in none
+    for number, line in enumerate(lines, 1):
+        if "__global__" in line:
+            own = f"void {kernel}(" in line
+        if mark := re.search(r"// <- (.+)$", line):
+            found.append((mark[1], number))
+        if line == "}" and own is not None:
+            if own:
+                return found
+            found, own = [], None
+    raise ValueError(f"no kernel {kernel} in {file}.cu")
 
 
 def floats(count: int, skip: int = 0) -> np.ndarray:
@@ -124,33 +131,42 @@ def zeros(count: int, dtype: type = np.float32) -> np.ndarray:
     return np.zeros(count, dtype)
 
 
-# ---- one bug a file, `buggy`, and its twin, `clean` ---------------------------------------------
+# ---- of sizes of their own ----------------------------------------------------------------------
 
-FILES: dict[str, tuple[Sizes, Sizes, tuple, tuple[Found, ...]]] = {
-    "off_by_one": (2, 64, (floats(1000), zeros(100), 100, 10), ((1, 35, 1),)),
-    "before_the_array": (2, 64, (floats(100), zeros(100), 100), ((0, 0, 1),)),
-    "missing_guard": (2, 64, (floats(100), zeros(100), 100), ((1, 36, 28),) * 2),
-    "flat_index": (
+LAUNCHED: dict[str, tuple[Sizes, Sizes, tuple, tuple[Found, ...]]] = {
+    "global_bounds/off_by_one": (2, 64, (floats(1000), zeros(100), 100, 10), ((1, 35, 1),)),
+    "global_bounds/before_the_array": (2, 64, (floats(100), zeros(100), 100), ((0, 0, 1),)),
+    "global_bounds/missing_guard": (2, 64, (floats(100), zeros(100), 100), ((1, 36, 28),) * 2),
+    "global_bounds/flat_index": (
         *((2, 2), (32, 4), (np.ones(300, np.int32), zeros(300, np.int32), 6, 50)),
         (((0, 1), (0, 2), 100),) * 2,
     ),
-    "store_past_the_end": (2, 64, (floats(100), zeros(100), 100), ((0, 50, 50),) * 2),
-    "misaligned": (1, 32, (floats(100, 1), zeros(101)[1:], 100), ((0, 0, 25),) * 2),
-    "wild_pointer": (1, 32, (floats(32), zeros(32), 0x7F00DEADBEE0), ((0, 0, 32), (0, 1, 31))),
-    "endless_loop": (2, 64, (zeros(100), 100, 0), ((0, 0, 100),)),
-    "bad_index": (2, 64, (zeros(100, np.int32), floats(100), zeros(100), 100), ((1, 35, 1),)),
-    "several": (
+    "global_bounds/store_past_the_end": (
+        *(2, 64, (floats(100), zeros(100), 100)),
+        ((0, 50, 50),) * 2,
+    ),
+    "global_bounds/misaligned": (1, 32, (floats(100, 1), zeros(101)[1:], 100), ((0, 0, 25),) * 2),
+    "global_bounds/wild_pointer": (
+        *(1, 32, (floats(32), zeros(32), 0x7F00DEADBEE0)),
+        ((0, 0, 32), (0, 1, 31)),
+    ),
+    "global_bounds/bad_index": (
+        *(2, 64, (zeros(100, np.int32), floats(100), zeros(100), 100)),
+        ((1, 35, 1),),
+    ),
+    "global_bounds/several": (
         *(1, 32, (floats(32), floats(40), zeros(32), 32)),
         ((0, 31, 1), (0, 1, 1), (0, 0, 32), (0, 5, 1)),
     ),
+    "waiting/endless_loop": (2, 64, (zeros(100), 100, 0), ((0, 0, 100),)),
 }
-# What follows from a bad value is no finding: the twin is that of the file.
+# What follows from a bad value is no finding: there is no twin.
 ALONE = {
-    "bad_index/bad_pointer": Launch(2, 32, (zeros(64, np.uint64), zeros(64), 64)),
-    "bad_index/unsigned_bound": Launch(2, 32, (np.ones(64, np.uint32), zeros(64), 64)),
+    "global_bounds/bad_pointer": Launch(2, 32, (zeros(64, np.uint64), zeros(64), 64)),
+    "global_bounds/unsigned_bound": Launch(2, 32, (np.ones(64, np.uint32), zeros(64), 64)),
 }
 
-# ---- NAME and its twin NAME_clean ---------------------------------------------------------------
+# ---- of x, y and a number -----------------------------------------------------------------------
 
 SHARED: dict[str, list[Found]] = {
     "shared_races/after_fill": [(0, 0, 128)],
@@ -205,9 +221,9 @@ WARPS: dict[str, list[Found]] = {
 }
 SIZES = {"transpose": (1, (8, 8)), "one_counter": (2, 32), "short_warp": (2, 48)}
 NUMBERS = {"early_return": 40, "far_away": 1 << 28, "inside_tree": 0}
-DYNAMIC = {"too_small": 128, "too_small_clean": 256}  # bytes
+DYNAMIC = {"too_small": (128, 256)}  # bytes for the bug, and for its twin
 
-# ---- NAME and NAME_clean, which stores `result` in y --------------------------------------------
+# ---- whose twin stores `result` in y ------------------------------------------------------------
 
 X = np.arange(1, 1025, dtype=np.float32)
 
@@ -357,24 +373,21 @@ AT_64_THREADS: dict[str, tuple[Launch, Found]] = {
 
 
 def _launches() -> Iterator[Planted]:
-    for file, (grid, block, values, found) in FILES.items():
-        launch = Launch(grid, block, values)
-        yield Planted(file, "buggy", launch, found, "clean")
-        yield Planted(file, "clean", launch)
     for name, launch in ALONE.items():
         yield Planted(*name.split("/"), launch, ((0, 0, 64),))
+    twins = {name: (Launch(*how), found) for name, (*how, found) in LAUNCHED.items()}
     for name, found in {**SHARED, **WARPS}.items():
         file, kernel = name.split("/")
         size = 128 if file == "warp_operations" else 256
         values = np.arange(1, size + 1, dtype=np.float32), zeros(size), NUMBERS.get(kernel, 5)
-        for twin, seen in (("", tuple(found)), ("_clean", ())):
-            shared = DYNAMIC.get(kernel + twin, 0)
-            launch = Launch(*SIZES.get(kernel, (2, 64)), values, {}, shared)
-            yield Planted(file, kernel + twin, launch, seen, None if twin else f"{kernel}_clean")
-    for name, (launch, found) in AT_64_THREADS.items():
+        twins[name] = Launch(*SIZES.get(kernel, (2, 64)), values), tuple(found)
+    twins |= {name: (launch, (found,)) for name, (launch, found) in AT_64_THREADS.items()}
+    for name, (launch, found) in twins.items():
         file, kernel = name.split("/")
-        yield Planted(file, kernel, replace(launch, expected={}), (found,), f"{kernel}_clean")
-        yield Planted(file, f"{kernel}_clean", launch)
+        small, large = DYNAMIC.get(kernel, (launch.shared_mem,) * 2)
+        bug = replace(launch, expected={}, shared_mem=small)
+        yield Planted(file, kernel, bug, found)
+        yield Planted(file, kernel, replace(launch, shared_mem=large), bug=False)
 
 
 PLANTED = {planted.name: planted for planted in _launches()}

@@ -27,22 +27,23 @@ class Bug:
     thread: Place = (0, 0, 0)
 
 
+FILE = "global_bounds"
 OUTSIDE, BEYOND = "out-of-bounds load", "out-of-bounds store"
 
 
-def run(file: str, kernel: str, grid, block, *args, limit: int = LIMIT, names=()) -> Trace:
-    raw = cupy.RawKernel(source(file), kernel)
-    return simulate(raw, grid, block, args, names=names, instruction_limit=limit)
+def run(kernel: str, grid, block, *args, options=("-DPLANTED",), names=()) -> Trace:
+    raw = cupy.RawKernel(source(FILE), kernel, options)
+    return simulate(raw, grid, block, args, names=names, instruction_limit=LIMIT)
 
 
-def assert_finds(trace: Trace, file: str, kernel: str, *bugs: Bug) -> None:
+def assert_finds(trace: Trace, kernel: str, *bugs: Bug) -> None:
     expected = [
-        (bug.kind, f"kernels/{file}.cu", line, bug.block, bug.thread, bug.count)
-        for bug, (_, line) in zip(bugs, marks(file, kernel), strict=True)
+        (bug.kind, f"kernels/{FILE}.cu", line, bug.block, bug.thread, bug.count)
+        for bug, (_, line) in zip(bugs, marks(FILE, kernel), strict=True)
     ]
     found = [(f.kind, f.file, f.line, f.block, f.thread, f.count) for f in trace.findings]
     assert found == expected, str(trace.findings)
-    assert [bug.kind for bug in bugs] == [kind for kind, _ in marks(file, kernel)]
+    assert [bug.kind for bug in bugs] == [kind for kind, _ in marks(FILE, kernel)]
 
 
 def walled(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -62,20 +63,23 @@ def assert_wall_stands(around: np.ndarray) -> None:
 
 # Of planted bugs: what the first message says, and what y holds afterwards.
 AFTER: dict[str, tuple[str, Callable[[np.ndarray], bool]]] = {
-    "off_by_one/buggy": (
+    "global_bounds/off_by_one": (
         "4 bytes not inside any array: 0 bytes past the end of x (4000 bytes)",
         lambda y: np.isnan(y[99]) and not np.isnan(y[:99]).any(),
     ),
-    "before_the_array/buggy": ("4 bytes before x", lambda y: np.isnan(y[0]) and (y[1:] == 1).all()),
-    "missing_guard/buggy": ("past the end", lambda y: (y == 2 * np.arange(1, 101)).all()),
-    "flat_index/buggy": ("past the end", lambda y: (y == 1).all()),
-    "wild_pointer/buggy": ("address 0x7f00deadbee0", lambda y: np.isnan(y).all()),
-    "endless_loop/buggy": (
+    "global_bounds/before_the_array": (
+        "4 bytes before x",
+        lambda y: np.isnan(y[0]) and (y[1:] == 1).all(),
+    ),
+    "global_bounds/missing_guard": ("past the end", lambda y: (y == 2 * np.arange(1, 101)).all()),
+    "global_bounds/flat_index": ("past the end", lambda y: (y == 1).all()),
+    "global_bounds/wild_pointer": ("address 0x7f00deadbee0", lambda y: np.isnan(y).all()),
+    "waiting/endless_loop": (
         f"stopped after {LIMIT} instructions",
         lambda y: y[0] == 0 and (y[1:] > 100).all(),  # what was stored so far is there
     ),
-    "bad_index/buggy": ("past the end", lambda y: not np.isnan(y[:99]).any()),
-    "bad_index/bad_pointer": ("0 bytes past the end of table", lambda y: np.isnan(y).all()),
+    "global_bounds/bad_index": ("past the end", lambda y: not np.isnan(y[:99]).any()),
+    "global_bounds/bad_pointer": ("0 bytes past the end of table", lambda y: np.isnan(y).all()),
 }
 
 
@@ -89,23 +93,23 @@ def test_a_bug_is_told_and_the_rest_goes_on(name: str) -> None:
 
 @pytest.mark.parametrize("x", [0, np.zeros(0, np.float32)], ids=["null", "empty"])
 def test_a_null_pointer_and_an_empty_array_hold_nothing(x) -> None:
-    trace = run("wild_pointer", "clean", 1, 32, x, np.zeros(32, np.float32), 0)
+    trace = run("wild_pointer", 1, 32, x, np.zeros(32, np.float32), 0, options=())
     assert [(f.kind, f.count) for f in trace.findings] == [(OUTSIDE, 32)]
     assert isinstance(x, np.ndarray) or "address 0x0" in trace.findings[0].message
 
 
 def test_a_store_past_the_end_is_dropped() -> None:
     y, around = walled(100)
-    trace = run("store_past_the_end", "buggy", 2, 64, floats(100), y, 100)
+    trace = run("store_past_the_end", 2, 64, floats(100), y, 100)
     bug = Bug(BEYOND, 50, (0, 0, 0), (50, 0, 0))
-    assert_finds(trace, "store_past_the_end", "buggy", bug, bug)
+    assert_finds(trace, "store_past_the_end", bug, bug)
     assert y.tolist() == [1 + i // 2 for i in range(100)]
     assert_wall_stands(around)
 
 
 def test_a_vector_that_hangs_over_the_end_is_out_of_bounds_as_a_whole() -> None:
     x, y = floats(6), np.zeros(8, np.float32)
-    trace = run("misaligned", "buggy", 1, 2, x, y, 8, names=("x", "y"))
+    trace = run("misaligned", 1, 2, x, y, 8, names=("x", "y"))
     assert [(f.kind, f.count, f.thread) for f in trace.findings] == [(OUTSIDE, 1, (1, 0, 0))]
     assert "16 bytes" in trace.findings[0].message
     assert "from byte 16 of x (24 bytes) on" in trace.findings[0].message
@@ -118,16 +122,13 @@ def test_a_vector_that_hangs_over_the_end_is_out_of_bounds_as_a_whole() -> None:
 @pytest.mark.parametrize("skip", [1, 2, 3, 5])
 def test_vectors_in_a_view_that_starts_off_16_bytes_are_misaligned(skip: int) -> None:
     x, y = floats(100, skip), np.zeros(100 + skip, np.float32)[skip:]
-    trace = run("misaligned", "buggy", 1, 32, x, y, 100, names=("x", "y"))
+    trace = run("misaligned", 1, 32, x, y, 100, names=("x", "y"))
     bugs = Bug("misaligned load", 25), Bug("misaligned store", 25)
-    assert_finds(trace, "misaligned", "buggy", *bugs)
+    assert_finds(trace, "misaligned", *bugs)
     message = trace.findings[0].message
     assert "an access of 16 bytes needs an address that is a multiple of 16" in message
     assert f"byte 0 of x, which starts {4 * skip} bytes past a multiple of 256" in message
     assert not y.any()
-
-
-# ---- hangs --------------------------------------------------------------------------------------
 
 
 # ---- what follows from a bug --------------------------------------------------------------------
@@ -136,9 +137,9 @@ def test_vectors_in_a_view_that_starts_off_16_bytes_are_misaligned(skip: int) ->
 def test_one_thread_led_astray_silences_no_other() -> None:
     offsets = np.arange(100, dtype=np.int32) // 2
     offsets[50] = -5000
-    trace = run("bad_index", "buggy", 2, 64, offsets, floats(100), np.zeros(100, np.float32), 100)
+    trace = run("bad_index", 2, 64, offsets, floats(100), np.zeros(100, np.float32), 100)
     first = [(f.kind, f.line, f.thread, f.count) for f in trace.findings[:2]]
-    ((_, line),) = marks("bad_index", "buggy")
+    ((_, line),) = marks(FILE, "bad_index")
     assert first == [(OUTSIDE, line, (35, 0, 0), 1), (OUTSIDE, line + 1, (49, 0, 0), 1)]
 
 
@@ -146,20 +147,21 @@ def test_one_thread_led_astray_silences_no_other() -> None:
 
 
 def test_a_report_has_a_line_for_each_finding() -> None:
-    trace = run("several", "buggy", 1, 32, floats(32), floats(40), np.zeros(32, np.float32), 32)
+    trace = run("several", 1, 32, floats(32), floats(40), np.zeros(32, np.float32), 32)
     lines = str(trace.findings).splitlines()
     assert len(lines) == len(trace.findings) == 4
-    assert re.match(r"kernels/several\.cu:\d+: out-of-bounds load, once: 4 bytes ", lines[0])
-    assert lines[2].startswith("kernels/several.cu:10: misaligned load, 32 times: ")
+    assert re.match(r"kernels/global_bounds\.cu:\d+: out-of-bounds load, once: 4 bytes ", lines[0])
+    line = marks(FILE, "several")[2][1]
+    assert lines[2].startswith(f"kernels/global_bounds.cu:{line}: misaligned load, 32 times: ")
     assert lines[0].endswith("(first in block (0, 0, 0), thread (31, 0, 0))")
     assert "ld.global" in trace.findings[0].ptx
-    clean = run("several", "clean", 1, 32, floats(32), floats(40), np.zeros(32, np.float32), 32)
+    clean = run("several", 1, 32, floats(32), floats(40), np.zeros(32, np.float32), 32, options=())
     assert str(clean.findings) == "no findings"
 
 
 def test_the_first_thread_at_fault_may_be_in_a_later_batch() -> None:
     grid, size = 300, 128 * 280 - 7
     assert BATCH_THREADS < size < 128 * grid
-    trace = run("missing_guard", "buggy", grid, 128, floats(size), np.zeros(size, np.float32), size)
+    trace = run("missing_guard", grid, 128, floats(size), np.zeros(size, np.float32), size)
     first = {"count": 128 * 20 + 7, "block": (279, 0, 0), "thread": (121, 0, 0)}
-    assert_finds(trace, "missing_guard", "buggy", Bug(OUTSIDE, **first), Bug(BEYOND, **first))
+    assert_finds(trace, "missing_guard", Bug(OUTSIDE, **first), Bug(BEYOND, **first))

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Threads do not wait for what goes on beside them: copies of 4 to 16 bytes by each thread.
-// Each kernel has a twin, NAME_clean, without the bug. What a bug is reported at is a macro here,
-// so that it counts for the line that uses it; a function would be reported at its own line.
+// What a bug is reported at is a macro here, so that it counts for the line that uses it; a
+// function would be reported at its own line.
+
+#include "twins.cuh"
 
 __device__ __forceinline__ unsigned place(const void* shared)
 {
@@ -36,20 +38,9 @@ extern "C" __global__ void no_wait(const float* x, float* y, int n)
     const int i = blockIdx.x * blockDim.x + t;
     COPY_4(&s[t], x + i);
     commit();
+    FIX(wait_group<0>();)
     __syncthreads();
     y[i] = s[63 - t];  // <- asynchronous result used without a wait
-}
-
-extern "C" __global__ void no_wait_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    COPY_4(&s[t], x + i);
-    commit();
-    wait_group<0>();
-    __syncthreads();
-    y[i] = s[63 - t];
 }
 
 // The last tile is the newest group: one may be left on its way only if another follows.
@@ -62,32 +53,12 @@ extern "C" __global__ void last_stage(const float* x, float* y, int n)
     COPY_4(&s[0][t], x + t);
     commit();
     for (int k = 0; k < n; ++k) {
-        if (k + 1 < n) {
+        if (k + 1 < n)
             COPY_4(&s[(k + 1) % 2][t], x + (k + 1) * 64 + t);
-            commit();
-        }
+        BUG(if (k + 1 < n)) commit();
         wait_group<1>();
         __syncthreads();
         y[k * 64 + t] = s[k % 2][63 - t];  // <- asynchronous result used without a wait
-        __syncthreads();
-    }
-}
-
-extern "C" __global__ void last_stage_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[2][64];
-    const int t = threadIdx.x;
-    x += blockIdx.x * n * 64;
-    y += blockIdx.x * n * 64;
-    COPY_4(&s[0][t], x + t);
-    commit();
-    for (int k = 0; k < n; ++k) {
-        if (k + 1 < n)
-            COPY_4(&s[(k + 1) % 2][t], x + (k + 1) * 64 + t);
-        commit();
-        wait_group<1>();
-        __syncthreads();
-        y[k * 64 + t] = s[k % 2][63 - t];
         __syncthreads();
     }
 }
@@ -101,19 +72,8 @@ extern "C" __global__ void no_barrier_behind_wait(const float* x, float* y, int 
     COPY_4(&s[t], x + i);
     commit();
     wait_group<0>();
+    FIX(__syncthreads();)
     y[i] = s[63 - t];  // <- race on shared memory
-}
-
-extern "C" __global__ void no_barrier_behind_wait_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    COPY_4(&s[t], x + i);
-    commit();
-    wait_group<0>();
-    __syncthreads();
-    y[i] = s[63 - t];
 }
 
 // wait_group waits for groups, and what is not committed belongs to none.
@@ -123,21 +83,10 @@ extern "C" __global__ void no_commit(const float* x, float* y, int n)
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
     COPY_4(&s[t], x + i);
+    FIX(commit();)
     wait_group<0>();
     __syncthreads();
     y[i] = s[63 - t];  // <- asynchronous result used without a wait
-}
-
-extern "C" __global__ void no_commit_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    COPY_4(&s[t], x + i);
-    commit();
-    wait_group<0>();
-    __syncthreads();
-    y[i] = s[63 - t];
 }
 
 extern "C" __global__ void refill_too_early(const float* x, float* y, int n)
@@ -152,22 +101,7 @@ extern "C" __global__ void refill_too_early(const float* x, float* y, int n)
         wait_group<0>();
         __syncthreads();
         y[k * 64 + t] = s[63 - t];
-    }
-}
-
-extern "C" __global__ void refill_too_early_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    x += blockIdx.x * n * 64;
-    y += blockIdx.x * n * 64;
-    for (int k = 0; k < n; ++k) {
-        COPY_4(&s[t], x + k * 64 + t);
-        commit();
-        wait_group<0>();
-        __syncthreads();
-        y[k * 64 + t] = s[63 - t];
-        __syncthreads();
+        FIX(__syncthreads();)
     }
 }
 
@@ -181,29 +115,13 @@ extern "C" __global__ void refill_before_barrier(const float* x, float* y, int n
     COPY_4(&s[0][t], x + t);
     commit();
     for (int k = 0; k < n; ++k) {
+        FIX(wait_group<0>();)
+        FIX(__syncthreads();)
         if (k + 1 < n)
             COPY_4(&s[(k + 1) % 2][t], x + (k + 1) * 64 + t);  // <- race on shared memory
         commit();
-        wait_group<1>();
-        __syncthreads();
-        y[k * 64 + t] = s[k % 2][63 - t];
-    }
-}
-
-extern "C" __global__ void refill_before_barrier_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[2][64];
-    const int t = threadIdx.x;
-    x += blockIdx.x * n * 64;
-    y += blockIdx.x * n * 64;
-    COPY_4(&s[0][t], x + t);
-    commit();
-    for (int k = 0; k < n; ++k) {
-        wait_group<0>();
-        __syncthreads();
-        if (k + 1 < n)
-            COPY_4(&s[(k + 1) % 2][t], x + (k + 1) * 64 + t);
-        commit();
+        BUG(wait_group<1>();)
+        BUG(__syncthreads();)
         y[k * 64 + t] = s[k % 2][63 - t];
     }
 }
@@ -216,21 +134,9 @@ extern "C" __global__ void store_meanwhile(const float* x, float* y, int n)
     const int i = blockIdx.x * blockDim.x + t;
     COPY_4(&s[t], x + i);
     commit();
+    FIX(wait_group<0>();)
     if (i >= n) s[t] = 0.0f;  // <- asynchronous result used without a wait
-    wait_group<0>();
-    __syncthreads();
-    y[i] = s[63 - t];
-}
-
-extern "C" __global__ void store_meanwhile_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    COPY_4(&s[t], x + i);
-    commit();
-    wait_group<0>();
-    if (i >= n) s[t] = 0.0f;
+    BUG(wait_group<0>();)
     __syncthreads();
     y[i] = s[63 - t];
 }
@@ -240,19 +146,7 @@ extern "C" __global__ void copy_past_shared(const float* x, float* y, int n)
     __shared__ alignas(16) float s[64];
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
-    if (t <= 16) COPY_16(&s[4 * t], x + 64 * blockIdx.x + 4 * t);  // <- out-of-bounds shared store
-    commit();
-    wait_group<0>();
-    __syncthreads();
-    y[i] = s[63 - t];
-}
-
-extern "C" __global__ void copy_past_shared_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(16) float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    if (t < 16) COPY_16(&s[4 * t], x + 64 * blockIdx.x + 4 * t);
+    if (t BUG(<=) FIX(<) 16) COPY_16(&s[4 * t], x + 64 * blockIdx.x + 4 * t);  // <- out-of-bounds shared store
     commit();
     wait_group<0>();
     __syncthreads();
@@ -265,19 +159,8 @@ extern "C" __global__ void copy_past_array(const float* x, float* y, int n)
     __shared__ float s[64];
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
-    COPY_4(&s[t], x + i);  // <- out-of-bounds load
-    commit();
-    wait_group<0>();
-    __syncthreads();
-    if (i < n) y[i] = s[t];
-}
-
-extern "C" __global__ void copy_past_array_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    COPY_4_OR_ZERO(&s[t], x + i, i < n ? 4 : 0);
+    BUG(COPY_4(&s[t], x + i);)  // <- out-of-bounds load
+    FIX(COPY_4_OR_ZERO(&s[t], x + i, i < n ? 4 : 0);)
     commit();
     wait_group<0>();
     __syncthreads();
@@ -290,50 +173,23 @@ extern "C" __global__ void copies_to_one_place(const float* x, float* y, int n)
     __shared__ float s[2][32];
     const int t = threadIdx.x, lane = t % 32;
     const int i = blockIdx.x * blockDim.x + t;
-    COPY_4(&s[0][lane], x + i);  // <- race on shared memory
+    COPY_4(&s[BUG(0) FIX(t / 32)][lane], x + i);  // <- race on shared memory
     commit();
     wait_group<0>();
     __syncthreads();
-    y[i] = s[0][31 - lane];
-}
-
-extern "C" __global__ void copies_to_one_place_clean(const float* x, float* y, int n)
-{
-    __shared__ float s[2][32];
-    const int t = threadIdx.x, lane = t % 32;
-    const int i = blockIdx.x * blockDim.x + t;
-    COPY_4(&s[t / 32][lane], x + i);
-    commit();
-    wait_group<0>();
-    __syncthreads();
-    y[i] = s[t / 32][31 - lane];
+    y[i] = s[BUG(0) FIX(t / 32)][31 - lane];
 }
 
 // A row padded by one float starts at no multiple of 16 bytes.
 extern "C" __global__ void copy_misaligned(const float* x, float* y, int n)
 {
-    __shared__ alignas(16) float tile[8][33];
+    __shared__ alignas(16) float tile[8][BUG(33) FIX(36)];
     const int t = threadIdx.x;
     x += blockIdx.x * 256;
     y += blockIdx.x * 256;
-    for (int j = t; j < 8 * 33; j += 64) tile[0][j] = 0.0f;
+    for (int j = t; j < 8 * BUG(33) FIX(36); j += 64) tile[0][j] = 0.0f;
     __syncthreads();
     COPY_16(&tile[t / 8][4 * (t % 8)], x + 4 * t);  // <- misaligned shared store
-    commit();
-    wait_group<0>();
-    __syncthreads();
-    for (int j = t; j < 256; j += 64) y[j] = tile[j % 8][j / 8];
-}
-
-extern "C" __global__ void copy_misaligned_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(16) float tile[8][36];
-    const int t = threadIdx.x;
-    x += blockIdx.x * 256;
-    y += blockIdx.x * 256;
-    for (int j = t; j < 8 * 36; j += 64) tile[0][j] = 0.0f;
-    __syncthreads();
-    COPY_16(&tile[t / 8][4 * (t % 8)], x + 4 * t);
     commit();
     wait_group<0>();
     __syncthreads();
@@ -344,22 +200,9 @@ extern "C" __global__ void source_misaligned(const float* x, float* y, int n)
 {
     __shared__ alignas(16) float s[256];
     const int t = threadIdx.x;
-    x += blockIdx.x * 256 + n;
+    x += blockIdx.x * 256 BUG(+ n);
     y += blockIdx.x * 256;
     COPY_16(&s[4 * t], x + 4 * t);  // <- misaligned load
-    commit();
-    wait_group<0>();
-    __syncthreads();
-    for (int j = t; j < 256; j += 64) y[j] = s[255 - j];
-}
-
-extern "C" __global__ void source_misaligned_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(16) float s[256];
-    const int t = threadIdx.x;
-    x += blockIdx.x * 256;
-    y += blockIdx.x * 256;
-    COPY_16(&s[4 * t], x + 4 * t);
     commit();
     wait_group<0>();
     __syncthreads();

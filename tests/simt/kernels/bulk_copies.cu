@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Bulk copies: their sizes and places, their fences, and who waits for them.
-// Each kernel has a twin, NAME_clean, without the bug. What a bug is reported at is a macro here,
-// so that it counts for the line that uses it; a function would be reported at its own line.
+// What a bug is reported at is a macro here, so that it counts for the line that uses it; a
+// function would be reported at its own line.
 
+#include "twins.cuh"
 #include "mbarrier_calls.cuh"
 
 #define BULK_STORE(to, from, bytes)                                                              \
@@ -30,28 +31,12 @@ extern "C" __global__ void bulk_odd_size(const float* x, float* y, int n)
 {
     __shared__ alignas(128) float s[64];
     __shared__ Barrier full;
-    const int t = threadIdx.x, bytes = 4 * n;
+    const int t = threadIdx.x, bytes = BUG(4 * n) FIX(16 * ((n + 3) / 4));
     if (t == 0) {
         init(&full, 1);
         fence_async();
         EXPECT(&full, bytes);
         BULK_LOAD(s, x, bytes, &full);  // <- misaligned bulk copy
-    }
-    __syncthreads();
-    WAIT(&full, 0);
-    if (t < n) y[t] = s[n - 1 - t];
-}
-
-extern "C" __global__ void bulk_odd_size_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    __shared__ Barrier full;
-    const int t = threadIdx.x, bytes = 16 * ((n + 3) / 4);
-    if (t == 0) {
-        init(&full, 1);
-        fence_async();
-        EXPECT(&full, bytes);
-        BULK_LOAD(s, x, bytes, &full);
     }
     __syncthreads();
     WAIT(&full, 0);
@@ -64,29 +49,12 @@ extern "C" __global__ void bulk_odd_address(const float* x, float* y, int n)
     __shared__ alignas(128) float s[64];
     __shared__ Barrier full;
     const int t = threadIdx.x;
-    x += blockIdx.x * 66;
+    x += blockIdx.x * BUG(66) FIX(68);
     if (t == 0) {
         init(&full, 1);
         fence_async();
         EXPECT(&full, sizeof(s));
         BULK_LOAD(s, x, sizeof(s), &full);  // <- misaligned bulk copy
-    }
-    __syncthreads();
-    WAIT(&full, 0);
-    y[blockIdx.x * 64 + t] = s[63 - t];
-}
-
-extern "C" __global__ void bulk_odd_address_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    __shared__ Barrier full;
-    const int t = threadIdx.x;
-    x += blockIdx.x * 68;
-    if (t == 0) {
-        init(&full, 1);
-        fence_async();
-        EXPECT(&full, sizeof(s));
-        BULK_LOAD(s, x, sizeof(s), &full);
     }
     __syncthreads();
     WAIT(&full, 0);
@@ -100,7 +68,7 @@ extern "C" __global__ void bulk_past_array(const float* x, float* y, int n)
     __shared__ Barrier full;
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
-    const int bytes = 4 * 64;
+    const int bytes = 4 * BUG(64) FIX(min(64, n - (int)blockIdx.x * 64));
     if (t == 0) {
         init(&full, 1);
         fence_async();
@@ -112,52 +80,17 @@ extern "C" __global__ void bulk_past_array(const float* x, float* y, int n)
     if (i < n) y[i] = s[t];
 }
 
-extern "C" __global__ void bulk_past_array_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    __shared__ Barrier full;
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    const int bytes = 4 * min(64, n - (int)blockIdx.x * 64);
-    if (t == 0) {
-        init(&full, 1);
-        fence_async();
-        EXPECT(&full, bytes);
-        BULK_LOAD(s, x + i, bytes, &full);
-    }
-    __syncthreads();
-    WAIT(&full, 0);
-    if (i < n) y[i] = s[t];
-}
-
 extern "C" __global__ void bulk_past_shared(const float* x, float* y, int n)
 {
     extern __shared__ __align__(128) float row[];
     __shared__ Barrier full;
-    const int t = threadIdx.x, bytes = 256 * sizeof(float);
+    const int t = threadIdx.x, bytes = BUG(256) FIX(64) * sizeof(float);
     const int i = blockIdx.x * blockDim.x + t;
     if (t == 0) {
         init(&full, 1);
         fence_async();
         EXPECT(&full, bytes);
         BULK_LOAD(row, x + i, bytes, &full);  // <- out-of-bounds shared store
-    }
-    __syncthreads();
-    WAIT(&full, 0);
-    y[i] = row[63 - t];
-}
-
-extern "C" __global__ void bulk_past_shared_clean(const float* x, float* y, int n)
-{
-    extern __shared__ __align__(128) float row[];
-    __shared__ Barrier full;
-    const int t = threadIdx.x, bytes = 64 * sizeof(float);
-    const int i = blockIdx.x * blockDim.x + t;
-    if (t == 0) {
-        init(&full, 1);
-        fence_async();
-        EXPECT(&full, bytes);
-        BULK_LOAD(row, x + i, bytes, &full);
     }
     __syncthreads();
     WAIT(&full, 0);
@@ -171,24 +104,10 @@ extern "C" __global__ void no_proxy_fence(const float* x, float* y, int n)
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
     s[63 - t] = x[i];
+    FIX(fence_async();)
     __syncthreads();
     if (t == 0) {
         BULK_STORE(y + i, s, sizeof(s));  // <- shared memory not fenced for an asynchronous copy
-        bulk_commit();
-        bulk_wait();
-    }
-}
-
-extern "C" __global__ void no_proxy_fence_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[63 - t] = x[i];
-    fence_async();
-    __syncthreads();
-    if (t == 0) {
-        BULK_STORE(y + i, s, sizeof(s));
         bulk_commit();
         bulk_wait();
     }
@@ -201,23 +120,9 @@ extern "C" __global__ void no_barrier_before_bulk_store(const float* x, float* y
     const int i = blockIdx.x * blockDim.x + t;
     s[63 - t] = x[i];
     fence_async();
+    FIX(__syncthreads();)
     if (t == 0) {
         BULK_STORE(y + i, s, sizeof(s));  // <- race on shared memory
-        bulk_commit();
-        bulk_wait();
-    }
-}
-
-extern "C" __global__ void no_barrier_before_bulk_store_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[63 - t] = x[i];
-    fence_async();
-    __syncthreads();
-    if (t == 0) {
-        BULK_STORE(y + i, s, sizeof(s));
         bulk_commit();
         bulk_wait();
     }
@@ -236,26 +141,7 @@ extern "C" __global__ void buffer_still_read(const float* x, float* y, int n)
         if (t == 0) {
             BULK_STORE(y + k * 64, s, sizeof(s));
             bulk_commit();
-        }
-        __syncthreads();
-    }
-    if (t == 0) bulk_wait();
-}
-
-extern "C" __global__ void buffer_still_read_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    const int t = threadIdx.x;
-    x += blockIdx.x * n * 64;
-    y += blockIdx.x * n * 64;
-    for (int k = 0; k < n; ++k) {
-        s[63 - t] = x[k * 64 + t];
-        fence_async();
-        __syncthreads();
-        if (t == 0) {
-            BULK_STORE(y + k * 64, s, sizeof(s));
-            bulk_commit();
-            bulk_wait_read();
+            FIX(bulk_wait_read();)
         }
         __syncthreads();
     }
@@ -275,27 +161,9 @@ extern "C" __global__ void other_thread_waits(const float* x, float* y, int n)
         BULK_STORE(y + i, s, sizeof(s));
         bulk_commit();
     }
-    if (t == 32) bulk_wait_read();
+    if (t == BUG(32) FIX(0)) bulk_wait_read();
     __syncthreads();
     s[t] = 0.0f;  // <- asynchronous result used without a wait
-    if (t == 0) bulk_wait();
-}
-
-extern "C" __global__ void other_thread_waits_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[63 - t] = x[i];
-    fence_async();
-    __syncthreads();
-    if (t == 0) {
-        BULK_STORE(y + i, s, sizeof(s));
-        bulk_commit();
-    }
-    if (t == 0) bulk_wait_read();
-    __syncthreads();
-    s[t] = 0.0f;
     if (t == 0) bulk_wait();
 }
 
@@ -311,21 +179,7 @@ extern "C" __global__ void bulk_store_at_the_end(const float* x, float* y, int n
     if (t == 0) {
         BULK_STORE(y + i, s, sizeof(s));  // <- asynchronous copy not waited for
         bulk_commit();
-    }
-}
-
-extern "C" __global__ void bulk_store_at_the_end_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[63 - t] = x[i];
-    fence_async();
-    __syncthreads();
-    if (t == 0) {
-        BULK_STORE(y + i, s, sizeof(s));
-        bulk_commit();
-        bulk_wait_read();
+        FIX(bulk_wait_read();)
     }
 }
 
@@ -340,21 +194,7 @@ extern "C" __global__ void bulk_store_no_commit(const float* x, float* y, int n)
     __syncthreads();
     if (t == 0) {
         BULK_STORE(y + i, s, sizeof(s));  // <- asynchronous copy not waited for
-        bulk_wait();
-    }
-}
-
-extern "C" __global__ void bulk_store_no_commit_clean(const float* x, float* y, int n)
-{
-    __shared__ alignas(128) float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[63 - t] = x[i];
-    fence_async();
-    __syncthreads();
-    if (t == 0) {
-        BULK_STORE(y + i, s, sizeof(s));
-        bulk_commit();
+        FIX(bulk_commit();)
         bulk_wait();
     }
 }

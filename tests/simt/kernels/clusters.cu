@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Blocks of a cluster do not wait for one another before they touch each other's shared memory.
-// Each kernel has a twin, NAME_clean, without the bug. Wrappers whose place a bug is reported at
-// are macros, so that it counts for the line that uses them.
+// Wrappers whose place a bug is reported at are macros, so that it counts for the line that uses
+// them.
 
+#include "twins.cuh"
 #include <cooperative_groups.h>
 
 namespace groups = cooperative_groups;
@@ -78,20 +79,9 @@ extern "C" __global__ __cluster_dims__(2) void no_sync_before_read(const float* 
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
     s[t] = x[i];
-    __syncthreads();
+    BUG(__syncthreads();)
+    FIX(cluster.sync();)
     y[i] = cluster.map_shared_rank(s, cluster.block_rank() ^ 1)[63 - t];  // <- race on shared memory
-    cluster.sync();
-}
-
-extern "C" __global__ __cluster_dims__(2) void no_sync_before_read_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[t] = x[i];
-    cluster.sync();
-    y[i] = cluster.map_shared_rank(s, cluster.block_rank() ^ 1)[63 - t];
     cluster.sync();
 }
 
@@ -105,18 +95,7 @@ extern "C" __global__ __cluster_dims__(2) void no_sync_at_the_end(const float* x
     s[t] = x[i];
     cluster.sync();
     y[i] = cluster.map_shared_rank(s, cluster.block_rank() ^ 1)[63 - t];  // <- shared memory of a block that may have ended
-}
-
-extern "C" __global__ __cluster_dims__(2) void no_sync_at_the_end_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[t] = x[i];
-    cluster.sync();
-    y[i] = cluster.map_shared_rank(s, cluster.block_rank() ^ 1)[63 - t];
-    cluster.sync();
+    FIX(cluster.sync();)
 }
 
 // Block 1 of the cluster returns once it has stored. The barrier does not wait for who has ended.
@@ -128,20 +107,9 @@ extern "C" __global__ __cluster_dims__(2) void early_return(const float* x, floa
     const int i = blockIdx.x * blockDim.x + t;
     s[t] = x[i];
     cluster.sync();
-    if (cluster.block_rank() == 1) return;
-    y[i] = s[t] + cluster.map_shared_rank(s, 1)[63 - t];  // <- shared memory of a block that may have ended
-    cluster.sync();
-}
-
-extern "C" __global__ __cluster_dims__(2) void early_return_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[t] = x[i];
-    cluster.sync();
-    if (cluster.block_rank() == 0) y[i] = s[t] + cluster.map_shared_rank(s, 1)[63 - t];
+    BUG(if (cluster.block_rank() == 1) return;)
+    BUG(y[i] = s[t] + cluster.map_shared_rank(s, 1)[63 - t];)  // <- shared memory of a block that may have ended
+    FIX(if (cluster.block_rank() == 0) y[i] = s[t] + cluster.map_shared_rank(s, 1)[63 - t];)
     cluster.sync();
 }
 
@@ -155,20 +123,7 @@ extern "C" __global__ __cluster_dims__(4) void rank_outside(const float* x, floa
     const unsigned next = cluster.block_rank() + 1;
     s[t] = x[i];
     cluster.sync();
-    LOAD_FROM(y[i], &s[63 - t], next);  // <- out-of-bounds shared load
-    cluster.sync();
-}
-
-extern "C" __global__ __cluster_dims__(4) void rank_outside_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    const unsigned next = cluster.block_rank() + 1;
-    s[t] = x[i];
-    cluster.sync();
-    LOAD_FROM(y[i], &s[63 - t], next % 4);
+    LOAD_FROM(y[i], &s[63 - t], next FIX(% 4));  // <- out-of-bounds shared load
     cluster.sync();
 }
 
@@ -180,22 +135,9 @@ extern "C" __global__ __cluster_dims__(2) void past_the_end(const float* x, floa
     const int i = blockIdx.x * blockDim.x + t;
     float* there = cluster.map_shared_rank(s, cluster.block_rank() ^ 1);
     cluster.sync();
-    there[64 - t] = x[i];  // <- out-of-bounds shared store
+    there[BUG(64) FIX(63) - t] = x[i];  // <- out-of-bounds shared store
     cluster.sync();
-    y[i] = t == 0 ? 0.0f : s[t];
-}
-
-extern "C" __global__ __cluster_dims__(2) void past_the_end_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    float* there = cluster.map_shared_rank(s, cluster.block_rank() ^ 1);
-    cluster.sync();
-    there[63 - t] = x[i];
-    cluster.sync();
-    y[i] = s[t];
+    y[i] = BUG(t == 0 ? 0.0f :) s[t];
 }
 
 extern "C" __global__ __cluster_dims__(2) void wait_without_arrive(const float* x, float* y)
@@ -204,20 +146,8 @@ extern "C" __global__ __cluster_dims__(2) void wait_without_arrive(const float* 
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
     s[t] = x[i];
+    FIX(cluster_arrive();)
     CLUSTER_WAIT();  // <- cluster barrier that never completes
-    LOAD_FROM(y[i], &s[63 - t], blockIdx.x & 1 ^ 1);
-    cluster_arrive();
-    CLUSTER_WAIT();
-}
-
-extern "C" __global__ __cluster_dims__(2) void wait_without_arrive_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    s[t] = x[i];
-    cluster_arrive();
-    CLUSTER_WAIT();
     LOAD_FROM(y[i], &s[63 - t], blockIdx.x & 1 ^ 1);
     cluster_arrive();
     CLUSTER_WAIT();
@@ -231,23 +161,9 @@ extern "C" __global__ __cluster_dims__(2) void one_block_arrives(const float* x,
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
     if (cluster.block_rank() == 1) s[t] = x[i];
-    if (cluster.block_rank() == 1) cluster_arrive();
+    BUG(if (cluster.block_rank() == 1)) cluster_arrive();
     y[i] = x[i];
     CLUSTER_WAIT();  // <- cluster barrier that never completes
-    if (cluster.block_rank() == 0) y[i] += cluster.map_shared_rank(s, 1)[63 - t];
-    cluster.sync();
-}
-
-extern "C" __global__ __cluster_dims__(2) void one_block_arrives_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    if (cluster.block_rank() == 1) s[t] = x[i];
-    cluster_arrive();
-    y[i] = x[i];
-    CLUSTER_WAIT();
     if (cluster.block_rank() == 0) y[i] += cluster.map_shared_rank(s, 1)[63 - t];
     cluster.sync();
 }
@@ -262,30 +178,13 @@ extern "C" __global__ __cluster_dims__(2) void barrier_and_flag(const float* x, 
     if (t == 0) flag = 0;
     cluster.sync();
     if (cluster.block_rank() == 0) {
+        FIX(if (t == 0) *cluster.map_shared_rank((int*)&flag, 1) = 1;)
         cluster.sync();
-        if (t == 0) *cluster.map_shared_rank((int*)&flag, 1) = 1;
+        BUG(if (t == 0) *cluster.map_shared_rank((int*)&flag, 1) = 1;)
     } else {
+        FIX(cluster.sync();)
         while (flag == 0) {}  // <- hang
-        cluster.sync();
-    }
-    y[i] = x[i];
-    cluster.sync();
-}
-
-extern "C" __global__ __cluster_dims__(2) void barrier_and_flag_clean(const float* x, float* y)
-{
-    __shared__ volatile int flag;
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    if (t == 0) flag = 0;
-    cluster.sync();
-    if (cluster.block_rank() == 0) {
-        if (t == 0) *cluster.map_shared_rank((int*)&flag, 1) = 1;
-        cluster.sync();
-    } else {
-        cluster.sync();
-        while (flag == 0) {}
+        BUG(cluster.sync();)
     }
     y[i] = x[i];
     cluster.sync();
@@ -299,21 +198,9 @@ extern "C" __global__ __cluster_dims__(4) void one_remote_word(const float* x, f
     const int t = threadIdx.x;
     const unsigned rank = cluster.block_rank();
     cluster.sync();
-    if (t == 0) *cluster.map_shared_rank(&largest[0], 0) = x[blockIdx.x * 64 + 63];  // <- race on shared memory
+    if (t == 0) *cluster.map_shared_rank(&largest[BUG(0) FIX(rank)], 0) = x[blockIdx.x * 64 + 63];  // <- race on shared memory
     cluster.sync();
-    if (rank == 0 && t < 1) y[blockIdx.x + t] = largest[t];
-}
-
-extern "C" __global__ __cluster_dims__(4) void one_remote_word_clean(const float* x, float* y)
-{
-    __shared__ float largest[4];
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const unsigned rank = cluster.block_rank();
-    cluster.sync();
-    if (t == 0) *cluster.map_shared_rank(&largest[rank], 0) = x[blockIdx.x * 64 + 63];
-    cluster.sync();
-    if (rank == 0 && t < 4) y[blockIdx.x + t] = largest[t];
+    if (rank == 0 && t < BUG(1) FIX(4)) y[blockIdx.x + t] = largest[t];
 }
 
 // To add is to read and to write: another block may come between.
@@ -325,20 +212,8 @@ extern "C" __global__ __cluster_dims__(4) void sum_without_atomic(const float* x
     if (t == 0) sum = 0.0f;
     cluster.sync();
     float* total = cluster.map_shared_rank(&sum, 0);
-    if (t == 0) *total += x[blockIdx.x * 64 + 63];  // <- race on shared memory
-    cluster.sync();
-    if (cluster.block_rank() == 0 && t == 0) y[blockIdx.x] = sum;
-}
-
-extern "C" __global__ __cluster_dims__(4) void sum_without_atomic_clean(const float* x, float* y)
-{
-    __shared__ float sum;
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    if (t == 0) sum = 0.0f;
-    cluster.sync();
-    float* total = cluster.map_shared_rank(&sum, 0);
-    if (t == 0) atomicAdd(total, x[blockIdx.x * 64 + 63]);
+    BUG(if (t == 0) *total += x[blockIdx.x * 64 + 63];)  // <- race on shared memory
+    FIX(if (t == 0) atomicAdd(total, x[blockIdx.x * 64 + 63]);)
     cluster.sync();
     if (cluster.block_rank() == 0 && t == 0) y[blockIdx.x] = sum;
 }
@@ -355,26 +230,11 @@ extern "C" __global__ __cluster_dims__(2) void next_round_too_early(const float*
         s[t] = v;  // <- race on shared memory
         cluster.sync();
         v = cluster.map_shared_rank(s, cluster.block_rank() ^ 1)[63 - t];
-        __syncthreads();
+        BUG(__syncthreads();)
+        FIX(cluster.sync();)
     }
     y[i] = v;
-    cluster.sync();
-}
-
-extern "C" __global__ __cluster_dims__(2) void next_round_too_early_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    groups::cluster_group cluster = groups::this_cluster();
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    float v = x[i];
-    for (int round = 0; round < 3; ++round) {
-        s[t] = v;
-        cluster.sync();
-        v = cluster.map_shared_rank(s, cluster.block_rank() ^ 1)[63 - t];
-        cluster.sync();
-    }
-    y[i] = v;
+    BUG(cluster.sync();)
 }
 
 // A barrier of the cluster orders stores, not the asynchronous ones.
@@ -392,29 +252,11 @@ extern "C" __global__ __cluster_dims__(2) void st_async_not_waited(const float* 
     cluster_arrive();
     CLUSTER_WAIT();
     STORE_ASYNC(&s[63 - t], x[i], &full, other);
+    FIX(WAIT(&full, 0);)
+    FIX(y[i] = s[t];)
     cluster_arrive();
     CLUSTER_WAIT();
-    y[i] = s[t];  // <- asynchronous result used without a wait
-}
-
-extern "C" __global__ __cluster_dims__(2) void st_async_not_waited_clean(const float* x, float* y)
-{
-    __shared__ float s[64];
-    __shared__ Barrier full;
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    const unsigned other = blockIdx.x & 1 ^ 1;
-    if (t == 0) {
-        init(&full, 1);
-        expect(&full, sizeof(s));
-    }
-    cluster_arrive();
-    CLUSTER_WAIT();
-    STORE_ASYNC(&s[63 - t], x[i], &full, other);
-    WAIT(&full, 0);
-    y[i] = s[t];
-    cluster_arrive();
-    CLUSTER_WAIT();
+    BUG(y[i] = s[t];)  // <- asynchronous result used without a wait
 }
 
 // The other block may not have come to its mbarrier.init yet.
@@ -425,24 +267,10 @@ extern "C" __global__ __cluster_dims__(2) void init_not_announced(const float* x
     const int i = blockIdx.x * blockDim.x + t;
     const unsigned other = blockIdx.x & 1 ^ 1;
     if (t == 0) init(&full, 64);
-    __syncthreads();
+    BUG(__syncthreads();)
+    FIX(cluster_arrive();)
+    FIX(CLUSTER_WAIT();)
     ARRIVE_AT(&full, other);  // <- race on shared memory
-    WAIT(&full, 0);
-    y[i] = x[i];
-    cluster_arrive();
-    CLUSTER_WAIT();
-}
-
-extern "C" __global__ __cluster_dims__(2) void init_not_announced_clean(const float* x, float* y)
-{
-    __shared__ Barrier full;
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    const unsigned other = blockIdx.x & 1 ^ 1;
-    if (t == 0) init(&full, 64);
-    cluster_arrive();
-    CLUSTER_WAIT();
-    ARRIVE_AT(&full, other);
     WAIT(&full, 0);
     y[i] = x[i];
     cluster_arrive();
@@ -460,24 +288,8 @@ extern "C" __global__ __cluster_dims__(2) void arrivals_missing(const float* x, 
     cluster_arrive();
     CLUSTER_WAIT();
     ARRIVE_AT(&full, other);
+    FIX(ARRIVE_AT(&full, other ^ 1);)
     WAIT(&full, 0);  // <- hang
-    y[i] = x[i];
-    cluster_arrive();
-    CLUSTER_WAIT();
-}
-
-extern "C" __global__ __cluster_dims__(2) void arrivals_missing_clean(const float* x, float* y)
-{
-    __shared__ Barrier full;
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    const unsigned other = blockIdx.x & 1 ^ 1;
-    if (t == 0) init(&full, 128);
-    cluster_arrive();
-    CLUSTER_WAIT();
-    ARRIVE_AT(&full, other);
-    ARRIVE_AT(&full, other ^ 1);
-    WAIT(&full, 0);
     y[i] = x[i];
     cluster_arrive();
     CLUSTER_WAIT();

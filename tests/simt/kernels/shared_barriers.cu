@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Barriers that not all threads reach.
-// Each kernel has a twin, NAME_clean, without the bug.
+
+#include "twins.cuh"
 
 extern "C" __global__ void in_a_branch(const float* x, float* y, int n)
 {
@@ -10,20 +11,7 @@ extern "C" __global__ void in_a_branch(const float* x, float* y, int n)
     s[t] = x[i];
     if (t < 32) {
         s[t] += 1.0f;
-        __syncthreads();  // <- barrier in divergent code
-    }
-    __syncthreads();
-    y[i] = s[t];
-}
-
-extern "C" __global__ void in_a_branch_clean(const float* x, float* y, int n)
-{
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    __shared__ float s[64];
-    s[t] = x[i];
-    if (t < 32) {
-        s[t] += 1.0f;
+        BUG(__syncthreads();)  // <- barrier in divergent code
     }
     __syncthreads();
     y[i] = s[t];
@@ -34,24 +22,9 @@ extern "C" __global__ void in_both_branches(const float* x, float* y, int n)
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
     __shared__ float s[64];
-    if (t < 32) {
+    if (BUG(t < 32) FIX(blockIdx.x)) {
         s[t] = x[i];
         __syncthreads();  // <- barrier in divergent code
-    } else {
-        s[t] = -x[i];
-        __syncthreads();
-    }
-    y[i] = s[63 - t];
-}
-
-extern "C" __global__ void in_both_branches_clean(const float* x, float* y, int n)
-{
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    __shared__ float s[64];
-    if (blockIdx.x) {
-        s[t] = x[i];
-        __syncthreads();
     } else {
         s[t] = -x[i];
         __syncthreads();
@@ -65,23 +38,9 @@ extern "C" __global__ void uneven_loops(const float* x, float* y, int n)
     const int i = blockIdx.x * blockDim.x + t;
     __shared__ float s[64];
     s[t] = x[i];
-    for (int j = 0; j <= t / 32 * n; ++j) {
+    for (int j = 0; j <= BUG(t / 32 *) n; ++j) {
         s[t] += x[j];
         __syncthreads();  // <- barrier in divergent code
-    }
-    __syncthreads();
-    y[i] = s[t];
-}
-
-extern "C" __global__ void uneven_loops_clean(const float* x, float* y, int n)
-{
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    __shared__ float s[64];
-    s[t] = x[i];
-    for (int j = 0; j <= n; ++j) {
-        s[t] += x[j];
-        __syncthreads();
     }
     __syncthreads();
     y[i] = s[t];
@@ -93,19 +52,10 @@ extern "C" __global__ void early_return(const float* x, float* y, int n)
     const int i = blockIdx.x * blockDim.x + t;
     __shared__ float s[64];
     s[t] = x[i];
-    if (t >= n) return;
+    BUG(if (t >= n) return;)
     __syncthreads();  // <- barrier after an early return
-    y[i] = s[n - 1 - t];
-}
-
-extern "C" __global__ void early_return_clean(const float* x, float* y, int n)
-{
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    __shared__ float s[64];
-    s[t] = x[i];
-    __syncthreads();
-    if (t < n) y[i] = s[n - 1 - t];
+    BUG(y[i] = s[n - 1 - t];)
+    FIX(if (t < n) y[i] = s[n - 1 - t];)
 }
 
 extern "C" __global__ void waits_for_more(const float* x, float* y, int n)
@@ -113,16 +63,7 @@ extern "C" __global__ void waits_for_more(const float* x, float* y, int n)
     const int t = threadIdx.x;
     const int i = blockIdx.x * blockDim.x + t;
     y[i] = -x[i];
-    asm volatile("bar.sync 1, 96;" ::: "memory");  // <- barrier that never completes
-    y[i] = x[i];
-}
-
-extern "C" __global__ void waits_for_more_clean(const float* x, float* y, int n)
-{
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    y[i] = -x[i];
-    asm volatile("bar.sync 1, 64;" ::: "memory");
+    asm volatile("bar.sync 1, " BUG("96") FIX("64") ";" ::: "memory");  // <- barrier that never completes
     y[i] = x[i];
 }
 
@@ -134,19 +75,7 @@ extern "C" __global__ void waits_elsewhere(const float* x, float* y, int n)
     if (t < 32)
         asm volatile("bar.sync 1, 64;" ::: "memory");  // <- barrier that never completes
     else
-        asm volatile("bar.sync 2, 64;" ::: "memory");  // <- barrier that never completes
-    y[i] = x[i];
-}
-
-extern "C" __global__ void waits_elsewhere_clean(const float* x, float* y, int n)
-{
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    y[i] = -x[i];
-    if (t < 32)
-        asm volatile("bar.sync 1, 64;" ::: "memory");
-    else
-        asm volatile("bar.sync 1, 64;" ::: "memory");
+        asm volatile("bar.sync " BUG("2") FIX("1") ", 64;" ::: "memory");  // <- barrier that never completes
     y[i] = x[i];
 }
 
@@ -156,17 +85,7 @@ extern "C" __global__ void waits_for_fewer(const float* x, float* y, int n)
     const int i = blockIdx.x * blockDim.x + t;
     __shared__ float s[64];
     s[t] = x[i];
-    asm volatile("bar.sync 1, 32;" ::: "memory");  // <- barrier for fewer threads
-    y[i] = s[t];
-}
-
-extern "C" __global__ void waits_for_fewer_clean(const float* x, float* y, int n)
-{
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    __shared__ float s[64];
-    s[t] = x[i];
-    asm volatile("bar.sync 1, 64;" ::: "memory");
+    asm volatile("bar.sync 1, " BUG("32") FIX("64") ";" ::: "memory");  // <- barrier for fewer threads
     y[i] = s[t];
 }
 
@@ -179,23 +98,8 @@ extern "C" __global__ void endless(const float* x, float* y, int n)
     __syncthreads();
     do {
         __syncthreads();
-        if (t == 0 && n < 0) done = 1;
+        if (t == 0 && n BUG(<) FIX(>) 0) done = 1;
         __syncthreads();
     } while (!done);  // <- hang
-    y[i] = x[i];
-}
-
-extern "C" __global__ void endless_clean(const float* x, float* y, int n)
-{
-    const int t = threadIdx.x;
-    const int i = blockIdx.x * blockDim.x + t;
-    __shared__ volatile int done;
-    if (t == 0) done = 0;
-    __syncthreads();
-    do {
-        __syncthreads();
-        if (t == 0 && n > 0) done = 1;
-        __syncthreads();
-    } while (!done);
     y[i] = x[i];
 }
