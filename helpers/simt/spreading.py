@@ -28,12 +28,12 @@ from .instructions import (
     UNSIGNED,
     Instruction,
     Operand,
-    Vector,
+    UnsupportedPTX,
     elements,
     registers_of,
 )
 from .memory.access import LOCAL_END, SHARED_WINDOW
-from .operations import PtxOperation, find_operation
+from .operations import PtxOperation, find_operation, operation_of
 
 Written = list[tuple[int, UndefinedBits | None]]  # registers, and what becomes undefined in each
 Rule = Callable[[Lanes], Written]
@@ -100,9 +100,7 @@ def _each(context: Context, operands: Sequence[Operand]) -> list[int | None]:
 
 def _rule(context: Context, instruction: Instruction) -> tuple[Rule, bool]:
     """(what becomes of undefined bits, whether the instruction does nothing else)"""
-    opcode, operands = instruction.opcode, instruction.operands
-    if opcode == "mov" and any(isinstance(operand, Vector) for operand in operands):
-        return _packing(context, instruction), True
+    opcode = instruction.opcode
     if opcode in ("ld", "ldu"):
         return _using(context, instruction), True
     if opcode == "st" and "async" not in instruction.modifiers:
@@ -110,12 +108,9 @@ def _rule(context: Context, instruction: Instruction) -> tuple[Rule, bool]:
     if opcode == "shfl":
         return _shuffling(context, instruction), False
     try:
-        operation = find_operation(opcode, instruction.modifiers)
-    except RuntimeError:  # no arithmetic: what it reads, it uses
-        operation = None
-    if operation is not None and len(operands) - len(operation.sources) in (1, 2):
-        return _arithmetic(context, instruction, operation), True
-    return _using(context, instruction), False
+        return _arithmetic(context, instruction, *operation_of(instruction)), True
+    except UnsupportedPTX:  # no arithmetic: what it reads, it uses
+        return _using(context, instruction), False
 
 
 def _using(context: Context, instruction: Instruction) -> Rule:
@@ -187,58 +182,33 @@ def _shuffling(context: Context, instruction: Instruction) -> Rule:
     return rule
 
 
-def _packing(context: Context, instruction: Instruction) -> Rule:
-    target, source = instruction.operands
-    suspicion = context.suspicion
-    wide = int(instruction.modifiers[-1][1:])
-    apart = isinstance(target, Vector)
-    part = wide // len(elements(target if apart else source))
-    targets = _each(context, elements(target))
-    written = [number for number in targets if number is not None]
-    sources = _each(context, elements(source))
-
-    def rule(lanes: Lanes) -> Written:
-        shadows = [suspicion.shadows.get(number) for number in sources]
-        if not any(shadows):
-            return [(number, None) for number in written]
-        if not apart:
-            bits = np.zeros(context.slots, UNSIGNED[wide // 8])
-            for place, shadow in enumerate(shadows):
-                if shadow is not None:
-                    bits |= shadow.bits.astype(bits.dtype) << bits.dtype.type(place * part)
-            return [(written[0], joined(suspicion, bits, shadows))]
-        result, (shadow,) = [], shadows
-        for place, number in enumerate(targets):
-            if number is not None:
-                bits = shadow.bits >> shadow.bits.dtype.type(place * part)
-                bits = bits.astype(UNSIGNED[part // 8]).astype(suspicion.bits_type(number))
-                result.append((number, UndefinedBits(bits, shadow.origins)))
-        return result
-
-    return rule
-
-
 # ---- arithmetic ---------------------------------------------------------------------------------
 
 
-def _arithmetic(context: Context, instruction: Instruction, operation: PtxOperation) -> Rule:
-    suspicion, operands = context.suspicion, instruction.operands
-    count = len(operands) - len(operation.sources)
-    written = _each(context, operands[:count])
-    sources = _each(context, operands[count:])
-    readers = [
-        context.reader(one, kind)
-        for one, kind in zip(operands[count:], operation.sources, strict=True)
+def _arithmetic(
+    context: Context,
+    instruction: Instruction,
+    operation: PtxOperation,
+    targets: Sequence[Operand],
+    operands: Sequence[Operand],
+) -> Rule:
+    suspicion = context.suspicion
+    written, sources = _each(context, targets), _each(context, operands)
+    pairs = zip(operands, operation.sources, strict=True)
+    readers = [context.reader(one, kind) for one, kind in pairs]
+    # A comparison's other half, or a carry, is undefined as a whole where the first target is.
+    spreads = [
+        spreader(instruction, one) if one.result != "pred" or one is operation else None
+        for one in (operation, *operation.others)
     ]
-    spread = spreader(instruction, operation)
     raw = [_raw(kind) for kind in operation.sources]
     wide_kind = f"{'int' if operation.result[0] == 's' else 'uint'}"
-    targets = [number for number in written if number is not None]
+    known = [number for number in written if number is not None]
 
     def rule(lanes: Lanes) -> Written:
         shadows = [suspicion.shadows.get(number) for number in sources]
         if not any(shadows):
-            return [(number, None) for number in targets]
+            return [(number, None) for number in known]
         bits = [
             np.zeros(context.slots, dtype) if shadow is None else shadow.bits.astype(dtype)
             for shadow, dtype in zip(shadows, raw, strict=True)
@@ -249,13 +219,13 @@ def _arithmetic(context: Context, instruction: Instruction, operation: PtxOperat
             chosen = values[2]
             ways = (chosen, ~chosen, np.ones(context.slots, bool))
             parts = [one and one.only(way) for one, way in zip(shadows, ways, strict=True)]
-        undefined = spread(bits, values)
-        result: Written = []
-        for place, number in enumerate(written):
+        first, result = spreads[0](bits, values), []
+        for number, spread in zip(written, spreads, strict=False):
             if number is None:
                 continue
+            undefined = first if spread in (None, spreads[0]) else spread(bits, values)
             dtype = suspicion.bits_type(number)
-            if place or dtype.kind == "b":  # a comparison's other half, a carry
+            if spread is None or dtype.kind == "b":
                 own = np.where(undefined != 0, *_ones(dtype))
             elif undefined.dtype != dtype:
                 signed = undefined.view(f"{wide_kind}{8 * undefined.itemsize}")

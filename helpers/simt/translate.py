@@ -12,14 +12,7 @@ from .analysis import JUMPS
 from .asynchronous import translate_async_store, translate_copy, translate_mbarrier
 from .context import Context
 from .geometry import Lanes, Step
-from .instructions import (
-    UNSIGNED,
-    Instruction,
-    Register,
-    UnsupportedPTX,
-    Vector,
-    is_float,
-)
+from .instructions import Instruction, Register, UnsupportedPTX, is_float
 from .loads_and_stores import (
     convert,
     is_in_space,
@@ -31,7 +24,7 @@ from .loads_and_stores import (
     translate_store,
 )
 from .memory.access import LOCAL_END, LOCAL_WINDOW, Access
-from .operations import find_operation, flush
+from .operations import flush, operation_of
 from .recording import around
 
 Translator = Callable[[Context, Instruction], "Step | None"]
@@ -61,11 +54,6 @@ def _policy(context: Context, instruction: Instruction) -> Step:
     """createpolicy: a hint for the L2 cache, so that any number will do."""
     write = context.writer(instruction.operands[0], "b64")
     return lambda lanes: write(np.zeros(1, np.uint64), lanes)
-
-
-def _move(context: Context, instruction: Instruction) -> Step:
-    vector = any(isinstance(operand, Vector) for operand in instruction.operands)
-    return (_pack_or_unpack if vector else _arithmetic)(context, instruction)
 
 
 def _convert_address(context: Context, instruction: Instruction) -> Step:
@@ -115,16 +103,10 @@ def _division(context: Context, instruction: Instruction) -> Step:
 
 
 def _arithmetic(context: Context, instruction: Instruction) -> Step:
-    operation = find_operation(instruction.opcode, instruction.modifiers)
-    operands = instruction.operands
-    targets = len(operands) - len(operation.sources)
-    if targets not in (1, 2) or (targets == 2 and operation.complement is None):
-        raise UnsupportedPTX(
-            f"the SIMT machine expects another operand count in {instruction.text!r}"
-        )
-    write = context.writer(operands[0], operation.result)
+    operation, targets, sources = operation_of(instruction)
+    write = context.writer(targets[0], operation.result)
     readers = []
-    for operand, kind in zip(operands[targets:], operation.sources, strict=True):
+    for operand, kind in zip(sources, operation.sources, strict=True):
         read = context.reader(operand, kind)
         subnormal = not (isinstance(operand, Register) and operand.name in context.normal)
         if operation.flush and kind == "f32" and subnormal:
@@ -133,49 +115,22 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
     apply = operation.apply
     if operation.flush and operation.result == "f32" and instruction.opcode not in UNCHANGED_BITS:
         apply = _flushed(apply)
-    write_second = context.writer(operands[1], "pred") if targets == 2 else None
+    others = [
+        (context.writer(target, one.result), one.apply)
+        for target, one in zip(targets[1:], operation.others, strict=False)
+    ]
 
     def calculate(lanes: Lanes) -> None:
         values = [read() for read in readers]
         write(apply(*values), lanes)
-        if write_second:
-            write_second(operation.complement(*values), lanes)
+        for write_other, apply_other in others:
+            write_other(apply_other(*values), lanes)
 
     return calculate
 
 
 def _flushed(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return lambda *sources: flush(function(*sources))
-
-
-def _pack_or_unpack(context: Context, instruction: Instruction) -> Step:
-    """mov between one wide register and a vector of narrow ones."""
-    target, source = instruction.operands
-    wide = int(instruction.modifiers[-1][1:])
-    if isinstance(target, Vector):
-        part = wide // len(target.elements)
-        read = context.reader(source, f"b{wide}")
-        writers = [context.writer(element, f"b{part}") for element in target.elements]
-
-        def unpack(lanes: Lanes) -> None:
-            value = read()
-            for place, write in enumerate(writers):
-                shifted = value >> value.dtype.type(place * part)
-                write(shifted.astype(UNSIGNED[part // 8]), lanes)
-
-        return unpack
-    part = wide // len(source.elements)
-    readers = [context.reader(element, f"b{part}") for element in source.elements]
-    write = context.writer(target, f"b{wide}")
-    dtype = UNSIGNED[wide // 8]
-
-    def pack(lanes: Lanes) -> None:
-        value = np.zeros(1, dtype)
-        for place, read in enumerate(readers):
-            value = value | read().astype(dtype) << dtype.type(place * part)
-        write(value, lanes)
-
-    return pack
 
 
 # ---- functions of CUDA that a kernel calls -------------------------------------------------------
@@ -312,7 +267,6 @@ TRANSLATORS: dict[str, Translator] = {
     "membar": translate_fence,
     "mbarrier": translate_mbarrier,
     **dict.fromkeys(("div", "rem"), _division),
-    "mov": _move,
     "cvta": _convert_address,
     "isspacep": is_in_space,
     "mapa": map_to_block,

@@ -21,7 +21,7 @@ either. All else is exact: fp64 and 16-bit fused multiply-adds round once.
 """
 
 from . import convert, floats, integer, small_floats  # fill the table
-from .base import OPCODES, PtxOperation, find_operation
+from .base import OPCODES, PtxOperation, find_operation, operation_of
 from .convert import COMPARISONS
 from .rounding import flush
 
@@ -31,5 +31,6 @@ __all__ = [
     "PtxOperation",
     "find_operation",
     "flush",
+    "operation_of",
 ]
 __all__ += ["convert", "floats", "integer", "small_floats"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..instructions import UnsupportedPTX
+from ..instructions import DTYPES, Instruction, Operand, UnsupportedPTX, Vector, elements
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PtxOperation:
     sources: tuple[str, ...]  # PTX type of each source
     result: str  # PTX type of the result
     flush: bool = False  # .ftz: subnormal fp32 sources and results count as zero
-    complement: Callable[..., np.ndarray] | None = None  # what a second target gets (setp, .cc)
+    others: tuple[PtxOperation, ...] = ()  # of further targets, which may be left out
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,14 @@ def form(
     A modifier is written `rn`, `rn|rz` if it is one of several, `rn?` if it may be missing, and
     may have a name, as in `T:u32|s32`. Types of sources and result are such names, or types. The
     function gets an array for each source, and by keyword each modifier with a name in lower case,
-    "" if it is missing; `.ftz` without a name is dealt with outside. The first form that fits
-    counts.
+    "" if it is missing; `.ftz` without a name is dealt with outside. `complement` is for a second
+    target, a predicate. The first form that fits counts.
     """
-    pattern = "".join(map(_slot, modifiers.split()))
+    pattern, types = "".join(map(_slot, modifiers.split())), tuple(sources.split())
+    others = (PtxOperation(complement, types, "pred"),) if complement else ()
 
     def register(function: Callable) -> Callable:
-        operation = PtxOperation(function, tuple(sources.split()), result, complement=complement)
+        operation = PtxOperation(function, types, result, others=others)
         for name in names.split():
             OPCODES.setdefault(name, []).append(Form(pattern, operation))
         return function
@@ -90,10 +91,50 @@ def find_operation(name: str, modifiers: tuple[str, ...]) -> PtxOperation:
 def _bound(operation: PtxOperation, named: dict[str, str]) -> PtxOperation:
     """The operation with the modifiers that were written."""
     given = {name: value for name, value in named.items() if name.islower()}
-    apply, complement = (
-        functools.partial(one, **given) if one and given else one
-        for one in (operation.apply, operation.complement)
-    )
+    apply = functools.partial(operation.apply, **given) if given else operation.apply
     sources = tuple(named.get(kind, kind) for kind in operation.sources)
     result = named.get(operation.result, operation.result)
-    return PtxOperation(apply, sources, result, bool(named.get("FTZ")), complement)
+    others = tuple(_bound(one, named) for one in operation.others)
+    return PtxOperation(apply, sources, result, bool(named.get("FTZ")), others)
+
+
+def operation_of(
+    instruction: Instruction,
+) -> tuple[PtxOperation, tuple[Operand, ...], tuple[Operand, ...]]:
+    """(its operation, the operands that it writes, those that it reads), the parts of a vector one
+    by one. Raises `UnsupportedPTX` if there is no such operation."""
+    operands = tuple(part for one in instruction.operands for part in elements(one))
+    if len(operands) > len(instruction.operands) and instruction.opcode == "mov":
+        operation = _vector_move(instruction)
+    else:
+        operation = find_operation(instruction.opcode, instruction.modifiers)
+    count = len(operands) - len(operation.sources)
+    if not 1 <= count <= 1 + len(operation.others):
+        raise UnsupportedPTX(
+            f"the SIMT machine expects another operand count in {instruction.text!r}"
+        )
+    return operation, operands[:count], operands[count:]
+
+
+def _vector_move(instruction: Instruction) -> PtxOperation:
+    """mov between one wide register and a vector of narrow ones."""
+    target, source = instruction.operands
+    wide, count = instruction.modifiers[-1], max(len(elements(target)), len(elements(source)))
+    bits = int(wide[1:]) // count
+    narrow = f"b{bits}"
+
+    def pack(*parts: np.ndarray) -> np.ndarray:
+        value = np.zeros(1, DTYPES[wide])
+        for place, part in enumerate(parts):
+            value = value | part.astype(value.dtype) << value.dtype.type(place * bits)
+        return value
+
+    def unpack(place: int, value: np.ndarray) -> np.ndarray:
+        return (value >> value.dtype.type(place * bits)).astype(DTYPES[narrow])
+
+    if not isinstance(target, Vector):
+        return PtxOperation(pack, (narrow,) * count, wide)
+    first, *others = (
+        PtxOperation(functools.partial(unpack, place), (wide,), narrow) for place in range(count)
+    )
+    return replace(first, others=tuple(others))
