@@ -35,54 +35,60 @@ ARCH = re.compile(r"(compute|sm)_\d+[af]?")
 LONGEST = 60  # characters of a value in a message
 
 
+def expect(holds: object, what: str, wanted: str, value, error: type = TypeError) -> None:
+    """Raise an error with one sentence unless it holds that `what` is as it must be."""
+    if not holds:
+        raise error(f"{what} must be {wanted}, not {_short(value)}")
+
+
 def check_kernel(kernel, arch: str) -> None:
     """Raise `TypeError` or `ValueError` for anything but a kernel: neither a `cupy.RawKernel` nor a
     `KernelText`, or without source, name or options that are text."""
-    if not all(hasattr(kernel, part) for part in ("code", "name", "options")):
-        raise TypeError(
-            f"kernel must be a cupy.RawKernel or KernelText(source, name), not {_short(kernel)}"
-        )
-    for part in ("code", "name"):
-        if not isinstance(getattr(kernel, part), str):
-            what = {"code": "the CUDA source", "name": "the kernel's name"}[part]
-            given = _short(getattr(kernel, part))
-            raise TypeError(f"the {part} of a kernel must be {what} as a string, not {given}")
+    is_kernel = all(hasattr(kernel, part) for part in ("code", "name", "options"))
+    expect(is_kernel, "kernel", "a cupy.RawKernel or KernelText(source, name)", kernel)
+    for part, what in (("code", "the CUDA source"), ("name", "the kernel's name")):
+        value = getattr(kernel, part)
+        expect(isinstance(value, str), f"the {part} of a kernel", f"{what} as a string", value)
     if re.fullmatch(r".*\.cuh?", kernel.code):
         raise ValueError(
             f"the code of a kernel is its source, not the path {kernel.code!r}: read the file first"
         )
     if not kernel.name.strip():
         raise ValueError("the name of the kernel is empty: pass the name of a __global__ function")
-    options = kernel.options
-    several = isinstance(options, Sequence) and not isinstance(options, str | bytes)
-    if not several or not all(isinstance(option, str) for option in options):
-        raise TypeError(
-            f"options must be a tuple of strings such as ('-DTILE=32',), not {_short(options)}"
-        )
-    headers = getattr(kernel, "headers", ())
-    if not isinstance(headers, Sequence) or not all(map(_is_header, headers)):
-        raise TypeError(f"headers must be pairs (name, text), not {_short(headers)}")
-    if not isinstance(arch, str) or not ARCH.fullmatch(arch):
-        raise ValueError(f"arch must be an architecture such as 'compute_90', not {_short(arch)}")
+    options, headers = kernel.options, getattr(kernel, "headers", ())
+    tuple_ = "a tuple of strings such as ('-DTILE=32',)"
+    expect(_several(options, Sequence, str), "options", tuple_, options)
+    pairs = _several(headers, Sequence, Sequence)
+    pairs = pairs and all(len(one) == 2 and _several(one, Sequence, str) for one in headers)
+    expect(pairs, "headers", "pairs (name, text)", headers)
+    known = isinstance(arch, str) and ARCH.fullmatch(arch)
+    expect(known, "arch", "an architecture such as 'compute_90'", arch, ValueError)
 
 
-def _is_header(pair) -> bool:
-    several = isinstance(pair, Sequence) and len(pair) == 2
-    return several and all(isinstance(one, str) for one in pair)
-
-
-def check_symbols(symbols) -> None:
-    """Raise `TypeError` unless `symbols` is None or a dict of values by the names of variables."""
-    if (
-        symbols is None
-        or isinstance(symbols, Mapping)
-        and all(isinstance(name, str) for name in symbols)
+def check_options(orders, volatile, symbols, watch, only_blocks, progress) -> None:
+    """Raise `TypeError` or `ValueError` for an option of `simulate` that is none of its values."""
+    for what, value, choices in (
+        ("orders", orders, (1, 2)),
+        ("volatile", volatile, ("relaxed", "plain")),
     ):
-        return
-    raise TypeError(
-        "symbols must be a dict of values by the names of __constant__ or __device__ variables, "
-        f"not {_short(symbols)}"
-    )
+        known = type(value) is type(choices[0]) and value in choices
+        expect(known, what, " or ".join(map(repr, choices)), value, ValueError)
+    by_name = symbols is None or isinstance(symbols, Mapping)
+    by_name = by_name and all(isinstance(name, str) for name in symbols or ())
+    values = "a dict of values by the names of __constant__ or __device__ variables"
+    expect(by_name, "symbols", values, symbols)
+    watches = isinstance(watch, bool) or _several(watch, Collection, Integral)
+    expect(watches, "watch", "True or lines such as (30, 31)", watch)
+    blocks = _several(only_blocks, Collection, Integral, tuple, list)
+    expect(blocks, "only_blocks", "blocks such as (0, 1)", only_blocks)
+    calls = progress is None or callable(progress)
+    expect(calls, "progress", "a function of two integers", progress)
+
+
+def _several(values, collection: type, *kinds: type) -> bool:
+    """Whether this is such a collection of elements of these kinds, and not a text."""
+    several = isinstance(values, collection) and not isinstance(values, str | bytes)
+    return several and all(isinstance(one, kinds or object) for one in values)
 
 
 def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
@@ -116,15 +122,7 @@ def check_integer(what: str, value, lowest: int) -> None:
         number = index(value)
     except TypeError:
         raise TypeError(f"{what} must be an integer, not {_short(value)}") from None
-    if number < lowest:
-        raise ValueError(f"{what} must be at least {lowest}, not {number}")
-
-
-def check_choice(what: str, value, choices: Sequence) -> None:
-    """Raise `ValueError` if a value is not one of `choices`."""
-    if type(value) is not type(choices[0]) or value not in choices:
-        known = " or ".join(map(repr, choices))
-        raise ValueError(f"{what} must be {known}, not {_short(value)}")
+    expect(number >= lowest, what, f"at least {lowest}", number, ValueError)
 
 
 def argument_names(
@@ -136,11 +134,8 @@ def argument_names(
     Raises `TypeError` or `ValueError` for names that are not strings, too many, equal to each
     other, or at odds with the source.
     """
-    several = isinstance(names, Sequence) and not isinstance(names, str)
-    if not several or not all(isinstance(name, str) for name in names):
-        raise TypeError(
-            f"names must be a sequence of strings, one per argument, not {_short(names)}"
-        )
+    listed = "a sequence of strings, one per argument"
+    expect(_several(names, Sequence, str), "names", listed, names)
     if len(names) > count:
         raise ValueError(f"{counted(count, 'argument')} cannot have {len(names)} names: {names!r}")
     if twice := [name for name in names if list(names).count(name) > 1]:
@@ -187,26 +182,9 @@ def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) ->
         )
 
 
-def check_watched(watch, only_blocks, progress) -> None:
-    """Raise `TypeError` for what `simulate` cannot watch, or call."""
-    if not isinstance(watch, bool) and not _several(watch, Integral):
-        raise TypeError(f"watch must be True or lines such as (30, 31), not {_short(watch)}")
-    if not _several(only_blocks, Integral, Sequence):
-        raise TypeError(f"only_blocks must be blocks such as (0, 1), not {_short(only_blocks)}")
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress must be a function of two integers, not {_short(progress)}")
-
-
-def _several(values, *kinds: type) -> bool:
-    """Whether this is a collection of elements of these kinds, text aside."""
-    if isinstance(values, str | bytes) or not isinstance(values, Collection):
-        return False
-    return all(isinstance(one, kinds) and not isinstance(one, str | bytes) for one in values)
-
-
 def check_count(name: str, declared: Sequence[Parameter], args: Sequence, count: int) -> None:
     """Raise `TypeError` unless `args` are as many arguments as the kernel takes."""
-    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+    if not _several(args, Sequence):
         raise TypeError(
             f"args must be a tuple with all arguments, such as (x, y, n), not {_said(args)}"
         )

@@ -16,15 +16,13 @@ from .analysis import skipped_shared, without_volatile, written
 from .arguments import (
     argument_names,
     check_argument,
-    check_choice,
     check_count,
     check_grid,
     check_integer,
     check_kernel,
+    check_options,
     check_shared,
-    check_symbols,
     check_threads,
-    check_watched,
     fill_variables,
     launch_shape,
     parameter_bytes,
@@ -146,10 +144,7 @@ def simulate(
     check_threads(Shape(grid, block))
     check_integer("shared_mem", shared_mem, 0)
     check_integer("instruction_limit", instruction_limit, 1)
-    check_choice("orders", orders, (1, 2))
-    check_choice("volatile", volatile, ("relaxed", "plain"))
-    check_symbols(symbols)
-    check_watched(watch, only_blocks, progress)
+    check_options(orders, volatile, symbols, watch, only_blocks, progress)
     with citing(kernel.code):
         ptx, parsed = compiled(kernel, arch)
     if volatile == "plain":
