@@ -212,30 +212,20 @@ def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
     round and nothing else, so that they count as strong. What also says which word is swapped, as
     the parent in a union-find, is no guess. By the number of the instruction."""
     swaps = [one for one in kernel.instructions if "cas" in one.modifiers]
-    writers = kernel.writers
-    waiting = [one.operands[2] for one in swaps]
-    steering = _sources([one.operands[1] for one in swaps], writers)
-    found, met = set(), set()
-    while waiting:
-        operand = waiting.pop()
-        if isinstance(operand, Register) and operand.name not in met:
-            met.add(operand.name)
-            for one in writers.get(operand.name, ()):
-                if one.opcode == "ld" and operand.name not in steering:
-                    found.add(one.number)
-                elif one.opcode == "mov":
-                    waiting += elements(one.operands[1])
-    return frozenset(found)
 
+    def made_of(place: int, by: Callable[[Instruction], bool]) -> set[str]:
+        """The registers that an operand of the swaps is made of, by such instructions."""
 
-def _sources(operands: Sequence[Operand], writers: dict[str, list[Instruction]]) -> set[str]:
-    """The registers that operands are worked out from, as far back as memory."""
+        def behind(name: str) -> list[str]:
+            makers = filter(by, kernel.writers.get(name, ()))
+            return [source for one in makers for source in registers_of(one.sources)]
 
-    def behind(name: str) -> list[str]:
-        known = [one for one in writers.get(name, ()) if one.opcode not in ("ld", "ldu", "atom")]
-        return [name for one in known for name in registers_of(one.sources)]
+        return _reached(registers_of(one.operands[place] for one in swaps), behind)
 
-    return _reached(registers_of(operands), behind)
+    guesses = made_of(2, lambda one: one.opcode == "mov")
+    guesses -= made_of(1, lambda one: one.opcode not in ("ld", "ldu", "atom"))
+    makers = [one for name in guesses for one in kernel.writers.get(name, ())]
+    return frozenset(one.number for one in makers if one.opcode == "ld")
 
 
 @once

@@ -150,22 +150,13 @@ def translate_async_store(context: Context, instruction: Instruction) -> Step:
     readers = [context.reader(part, f"b{8 * type_size(kind)}") for part in parts]
     into, bars = context.shared_reader(target), context.shared_reader(bar)
     access = Access(instruction, width, 1)
-    copies, mbarriers = context.copies, context.mbarriers
 
     def store(lanes: Lanes) -> None:
         slots, places = context.shared.valid(into(lanes), access, lanes, "store")
         words = [np.broadcast_to(read(), context.slots)[slots] for read in readers]
         data = np.ascontiguousarray(np.stack(words, axis=1)).view(np.uint8)
         context.tally_of(instruction).remote_requests += lanes.warps
-        new = Copy(instruction, slots, places, data)
-        copies.begin(new)
-        counted = np.zeros(len(slots), bool)
-        for barrier, users in mbarriers.find(lanes, bars(lanes), instruction):
-            ours = np.isin(slots, users)
-            mbarriers.complete(barrier, len(users) * width, new.rows(ours))
-            counted |= ours
-        if not counted.all():
-            copies.land(new.rows(~counted), slots[~counted])
+        context.mbarriers.send(Copy(instruction, slots, places, data), lanes, bars(lanes), width)
 
     return store
 
@@ -278,16 +269,10 @@ class _BulkCopy:
 
     def _deliver(self, slot: int, place: int, data: np.ndarray, reads, bar: int, size: int) -> None:
         """Begin the copy; an mbarrier counts `size` bytes."""
-        context, slots = self.context, np.array([slot])
+        slots, count = np.array([slot]), self.context.slots
         new = Copy(self.instruction, slots, np.array([place]), data[None], reads=reads)
-        context.copies.begin(new)
-        only = np.zeros(context.slots, bool)
-        only[slot] = True
-        where, barrier = np.full(context.slots, bar), None
-        for barrier, _ in context.mbarriers.find(Lanes(only), where, self.instruction):
-            context.mbarriers.complete(barrier, size, new)
-        if barrier is None:
-            context.copies.land(new, new.slots)
+        only = Lanes(np.arange(count) == slot)
+        self.context.mbarriers.send(new, only, np.full(count, bar), size)
 
 
 def _sectors(address: int, size: int) -> int:

@@ -131,28 +131,20 @@ def _match(context: Context, instruction: Instruction) -> Step:
 
 def _reduce(context: Context, instruction: Instruction) -> Step:
     kind = instruction.modifiers[-1]
-    functions = {
-        "add": (np.add, 0),
-        "and": (np.bitwise_and, -1),
-        "or": (np.bitwise_or, 0),
-        "xor": (np.bitwise_xor, 0),
-        "min": (np.minimum, None),
-        "max": (np.maximum, None),
-    }
+    functions = {"and": np.bitwise_and, "or": np.bitwise_or, "min": np.minimum, "max": np.maximum}
+    functions |= {"add": np.add, "xor": np.bitwise_xor}
     name = next((m for m in instruction.modifiers if m in functions), None)
     if name is None or kind not in ("u32", "s32", "b32"):
         raise unknown(instruction)
-    function, identity = functions[name]
     target, value, _ = instruction.operands
     read, write = context.reader(value, kind), context.writer(target, kind)
 
     def reduce(lanes: Lanes) -> None:
         values = context.wide(read())
-        limits = np.iinfo(values.dtype)
-        start = {None: limits.max if name == "min" else limits.min, -1: ~values.dtype.type(0)}
-        neutral = values.dtype.type(start.get(identity, 0))
-        kept = np.where(lanes.mask, values, neutral).reshape(-1, WARP)
-        write(np.repeat(function.reduce(kept, axis=1, dtype=values.dtype), WARP), lanes)
+        # An idle lane adds nothing; elsewhere a value that is there already changes nothing.
+        neutral = 0 if name in ("add", "xor") else lanes.with_stand_ins(values)
+        kept = np.where(lanes.mask, values, neutral).astype(values.dtype).reshape(-1, WARP)
+        write(np.repeat(functions[name].reduce(kept, axis=1, dtype=values.dtype), WARP), lanes)
 
     return reduce
 

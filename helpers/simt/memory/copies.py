@@ -283,6 +283,17 @@ class MBarriers:
         self.changes += 1
         barrier.coming.append((size, copy))
 
+    def send(self, copy: Copy, lanes: Lanes, addresses: np.ndarray, size: int) -> None:
+        """Begin a copy of these lanes; the mbarriers at their addresses count `size` bytes each."""
+        self.copies.begin(copy)
+        counted = np.zeros(len(copy.slots), bool)
+        for barrier, users in self.find(lanes, addresses, copy.instruction):
+            ours = np.isin(copy.slots, users)
+            self.complete(barrier, len(users) * size, copy.rows(ours))
+            counted |= ours
+        if not counted.all():
+            self.copies.land(copy.rows(~counted), copy.slots[~counted])
+
     def observe(self, barrier: MBarrier, slots: np.ndarray) -> None:
         """These threads have seen that the last phase is over: what it ordered, is ordered."""
         shared, order, warps = self.shared, self.order, np.unique(slots // WARP)
