@@ -3,6 +3,7 @@ on a GPU."""
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import cupy
 import numpy as np
@@ -12,6 +13,8 @@ from helpers.simt import KernelText, include_folders, simulate
 FILE = '#line 1 "kernels/x.cu"\n'
 LIMIT = 3_000_000  # instructions; a wait that never ends is to be found soon
 Run = Callable[..., None]
+# Calls of mbarriers and of the copies that they count.
+MBARRIERS = (Path(__file__).parent / "kernels/mbarrier_calls.cuh").read_text(encoding="utf-8")
 
 
 def on_simt(code: str, grid, block, *args, name="k", options=(), ptx=()) -> None:

@@ -4,20 +4,21 @@ import cupy
 import numpy as np
 
 from helpers.simt import simulate
+from tests.simt.launching import MBARRIERS
 
 X = np.arange(1, 1025, dtype=np.float32)
 
-SENT = """
-__device__ unsigned place(const void* shared) { return (unsigned)__cvta_generic_to_shared(shared); }
-
+SENT = (
+    MBARRIERS
+    + """
 extern "C" __global__ __cluster_dims__(2) void sent(const float* x, float* y)
 {
     __shared__ float s[64];
-    __shared__ unsigned long long full;
+    __shared__ Barrier full;
     const int t = threadIdx.x, i = blockIdx.x * 64 + t;
     if (t == 0) {
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(&full)));
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 256;" ::"r"(place(&full)));
+        init(&full, 1);
+        EXPECT(&full, 256);
     }
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
@@ -28,13 +29,12 @@ extern "C" __global__ __cluster_dims__(2) void sent(const float* x, float* y)
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::
                          "r"(to), "f"(x[i]), "r"(bar) : "memory");
     } else if (WAITS) {
-        for (unsigned done = 0; !done;)
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;"
-                         " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(place(&full)) : "memory");
+        WAIT(&full, 0);
         y[i] = s[t];
     }
 }
 """
+)
 
 
 def test_who_waits_for_what_it_is_sent_needs_no_barrier_at_its_end() -> None:

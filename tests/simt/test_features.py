@@ -4,20 +4,17 @@ a finding is an error. What they compute is said here by numpy, and a GPU has to
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import cupy
 import numpy as np
 import pytest
 
+from tests.simt.launches import source
 from tests.simt.launching import Run, on_gpu
-
-FOLDER = Path(__file__).parent / "kernels"
 
 
 def text(file: str) -> str:
-    name = f"features_{file}.cu"
-    return f'#line 1 "kernels/{name}"\n' + (FOLDER / name).read_text(encoding="utf-8")
+    return source(f"features_{file}")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import Trace, rows_apart, simulate, span
+from tests.simt.launching import MBARRIERS
 
 ROWS, COLS = 3, 8
 NAMES = ("x", "y", "cols", "x_stride", "y_stride")
@@ -22,26 +23,21 @@ extern "C" __global__ void k(const T* x, T* y, int cols, long long x_stride, lon
 }
 """
 # A thread for each block: two bulk copies of `bytes`, through shared memory.
-BULK = """#line 1 "kernels/x.cu"
+BULK = f"""#line 1 "kernels/x.cu"
+{MBARRIERS}
 typedef KIND T;
 extern "C" __global__ void k(const T* x, T* y, int bytes, long long x_stride, long long y_stride)
-{
+{{
     __shared__ alignas(128) char s[256];
-    __shared__ unsigned long long full;
-    const unsigned to = (unsigned)__cvta_generic_to_shared(s);
-    const unsigned bar = (unsigned)__cvta_generic_to_shared(&full);
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(bar));
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes));
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1], %2, [%3];" ::"r"(to), "l"(x + blockIdx.x * x_stride), "r"(bytes),
-                 "r"(bar) : "memory");
-    for (unsigned done = 0; !done;)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;"
-                     " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar) : "memory");
+    __shared__ Barrier full;
+    init(&full, 1);
+    EXPECT(&full, bytes);
+    BULK_LOAD(s, x + blockIdx.x * x_stride, bytes, &full);
+    WAIT(&full, 0);
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::
-                 "l"(y + blockIdx.x * y_stride), "r"(to), "r"(bytes) : "memory");
+                 "l"(y + blockIdx.x * y_stride), "r"(place(s)), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group 0;" ::: "memory");
-}
+}}
 """
 
 

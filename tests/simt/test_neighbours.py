@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import Findings, KernelText, simulate
-from tests.simt.launching import FILE, kernel
+from tests.simt.launching import FILE, MBARRIERS, kernel
 
 LOAD, STORE = "out-of-bounds shared load", "out-of-bounds shared store"
 FILL = """__shared__ float a[32], b[64];
@@ -17,7 +17,7 @@ FILL = """__shared__ float a[32], b[64];
 
 def findings(body: str, n: int, shared: int = 0) -> Findings:
     x, y = np.arange(1, 65, dtype=np.float32), np.zeros(64, np.float32)
-    code = FILE + kernel(body, before="extern __shared__ float dynamic[];")
+    code = FILE + kernel(body, before=f"{MBARRIERS}\nextern __shared__ float dynamic[];")
     return simulate(KernelText(code, "k"), 1, 64, (y, x, n), shared).findings
 
 
@@ -91,17 +91,12 @@ def test_static_arrays_do_not_extend_into_undeclared_dynamic_memory(name: str) -
 
 
 BULK = """__shared__ alignas(16) float s[32];
-    __shared__ unsigned long long bar;
-    const unsigned to = (unsigned)__cvta_generic_to_shared(s);
-    const unsigned full = (unsigned)__cvta_generic_to_shared(&bar);
+    __shared__ Barrier full;
     if (t == 0) {
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(full));
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(4 * n));
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                     " [%0], [%1], %2, [%3];" ::"r"(to + SHIFT), "l"(x), "r"(4 * n), "r"(full));
-        for (unsigned done = 0; !done;)
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;"
-                         " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(full) : "memory");
+        init(&full, 1);
+        EXPECT(&full, 4 * n);
+        BULK_LOAD((char*)s + SHIFT, x, 4 * n, &full);
+        WAIT(&full, 0);
         y[0] = s[0];
     }"""
 

@@ -2,12 +2,8 @@
 // One feature a kernel, none with a bug: asynchronous copies and mbarriers.
 // See tests/simt/test_features.py.
 
+#include "mbarrier_calls.cuh"
 #include <cuda_awbarrier_primitives.h>
-
-__device__ unsigned address(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
 
 // Fewer bytes are read than written, the rest are zeros: the end of an array that fills no tile.
 extern "C" __global__ void zero_fill(const float* x, float* y, int n)
@@ -18,7 +14,7 @@ extern "C" __global__ void zero_fill(const float* x, float* y, int n)
     __syncthreads();
     const int left = max(0, min(4, n - first));
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                     address(buffer + mine)),
+                     place(buffer + mine)),
                  "l"(x + first), "r"(4 * left)
                  : "memory");
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -26,18 +22,7 @@ extern "C" __global__ void zero_fill(const float* x, float* y, int n)
     for (int j = 0; j < 4; ++j) y[first + j] = buffer[4 * blockDim.x - 1 - mine - j];
 }
 
-__device__ void init(unsigned long long* barrier, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(count)
-                 : "memory");
-}
-
-__device__ void arrive(unsigned long long* barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
-}
-
-__device__ void wait(unsigned long long* barrier, int parity)
+__device__ void wait(Barrier* barrier, int parity)
 {
     asm volatile(
         "{\n\t"
@@ -47,7 +32,7 @@ __device__ void wait(unsigned long long* barrier, int parity)
         "@done bra DONE;\n\t"
         "bra WAIT;\n"
         "DONE:\n\t"
-        "}" ::"r"(address(barrier)),
+        "}" ::"r"(place(barrier)),
         "r"(parity)
         : "memory");
 }
@@ -55,7 +40,7 @@ __device__ void wait(unsigned long long* barrier, int parity)
 // An mbarrier in place of __syncthreads, waited for by its state.
 extern "C" __global__ void mbarrier_state(const int* x, int* y, int rounds)
 {
-    __shared__ unsigned long long barrier;
+    __shared__ Barrier barrier;
     __shared__ int values[2][70];
     const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
     if (t == 0) init(&barrier, blockDim.x);
@@ -66,7 +51,7 @@ extern "C" __global__ void mbarrier_state(const int* x, int* y, int rounds)
         unsigned long long state;
         asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];"
                      : "=l"(state)
-                     : "r"(address(&barrier))
+                     : "r"(place(&barrier))
                      : "memory");
         unsigned done = 0;
         while (!done)
@@ -74,13 +59,13 @@ extern "C" __global__ void mbarrier_state(const int* x, int* y, int rounds)
                 "{ .reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2;"
                 " selp.u32 %0, 1, 0, p; }"
                 : "=r"(done)
-                : "r"(address(&barrier)), "l"(state)
+                : "r"(place(&barrier)), "l"(state)
                 : "memory");
         v = 3 * v + values[round % 2][(t + 33) % blockDim.x];
     }
     __syncthreads();
     if (t == 0)
-        asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address(&barrier)) : "memory");
+        asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(place(&barrier)) : "memory");
     y[i] = v;
 }
 
@@ -103,7 +88,7 @@ extern "C" __global__ void mbarrier_header(const int* x, int* y)
 
 __device__ void copy(void* to, const void* from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place(to)), "l"(from)
                  : "memory");
 }
 
@@ -112,21 +97,21 @@ __device__ void copy(void* to, const void* from)
 extern "C" __global__ void arrive_when_copied(const float4* x, float4* y)
 {
     __shared__ float4 buffer[2][70];
-    __shared__ unsigned long long barrier;
+    __shared__ Barrier barrier;
     const int t = threadIdx.x, size = blockDim.x;
     x += 2 * blockIdx.x * size;
     y += 2 * blockIdx.x * size;
     if (t == 0) init(&barrier, size);
     __syncthreads();
     copy(&buffer[0][t], x + t);
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address(&barrier))
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(place(&barrier))
                  : "memory");
     wait(&barrier, 0);
     y[t] = buffer[0][size - 1 - t];
     copy(&buffer[1][t], x + size + t);
-    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(address(&barrier))
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(place(&barrier))
                  : "memory");
-    arrive(&barrier);
+    ARRIVE(&barrier);
     wait(&barrier, 1);
     y[size + t] = buffer[1][size - 1 - t];
 }

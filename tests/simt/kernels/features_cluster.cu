@@ -2,10 +2,7 @@
 // One feature a kernel, none with a bug: clusters of blocks and their distributed shared memory.
 // See tests/simt/test_features.py.
 
-__device__ unsigned address(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
+#include "mbarrier_calls.cuh"
 
 __device__ unsigned in_block(unsigned own, unsigned rank)
 {
@@ -41,10 +38,10 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_by_asm(const float*
     float4 v;
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(in_block(address(mine + t / 4 * 4), (rank + 1) % 4))
+                 : "r"(in_block(place(mine + t / 4 * 4), (rank + 1) % 4))
                  : "memory");
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(
-                     in_block(address(given + t), (rank + 3) % 4)),
+                     in_block(place(given + t), (rank + 3) % 4)),
                  "f"(2 * x[i])
                  : "memory");
     cluster_barrier();
@@ -61,9 +58,9 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) remote_atomics_by_asm(const
     unsigned before;
     asm volatile("atom.shared::cluster.add.u32 %0, [%1], %2;"
                  : "=r"(before)
-                 : "r"(in_block(address(&sum), other)), "r"(x[i])
+                 : "r"(in_block(place(&sum), other)), "r"(x[i])
                  : "memory");
-    asm volatile("red.shared::cluster.max.u32 [%0], %1;" ::"r"(in_block(address(&top), other)),
+    asm volatile("red.shared::cluster.max.u32 [%0], %1;" ::"r"(in_block(place(&top), other)),
                  "r"(before)
                  : "memory");
     cluster_barrier();
@@ -86,7 +83,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) split_barrier(const int* x,
     int other;
     asm volatile("ld.shared::cluster.s32 %0, [%1];"
                  : "=r"(other)
-                 : "r"(in_block(address(mine + blockDim.x - 1 - t), rank_in_cluster() ^ 1))
+                 : "r"(in_block(place(mine + blockDim.x - 1 - t), rank_in_cluster() ^ 1))
                  : "memory");
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     y[i] = v + other;
@@ -95,21 +92,9 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) split_barrier(const int* x,
 
 // ---- asynchronous stores between blocks ---------------------------------------------------------
 
-__device__ void init(unsigned long long* barrier, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(count)
-                 : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
+#define ANNOUNCE_INIT() asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory")
 
-__device__ void expect(unsigned long long* barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)),
-                 "r"(bytes)
-                 : "memory");
-}
-
-__device__ void wait(unsigned long long* barrier, int parity)
+__device__ void wait(Barrier* barrier, int parity)
 {
     asm volatile(
         "{\n\t"
@@ -117,7 +102,7 @@ __device__ void wait(unsigned long long* barrier, int parity)
         "WAIT:\n\t"
         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
         "@!done bra WAIT;\n\t"
-        "}" ::"r"(address(barrier)),
+        "}" ::"r"(place(barrier)),
         "r"(parity)
         : "memory");
 }
@@ -126,22 +111,23 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) async_stores(const int* x, 
 {
     __shared__ alignas(16) int4 quads[70];
     __shared__ int singles[70];
-    __shared__ unsigned long long barrier;
+    __shared__ Barrier barrier;
     const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
     const unsigned other = rank_in_cluster() ^ 1;
     if (t == 0) {
         init(&barrier, 1);
-        expect(&barrier, 20 * blockDim.x);
+        ANNOUNCE_INIT();
+        EXPECT(&barrier, 20 * blockDim.x);
     }
     cluster_barrier();
-    const unsigned there = in_block(address(&barrier), other);
+    const unsigned there = in_block(place(&barrier), other);
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-                     in_block(address(singles + t), other)),
+                     in_block(place(singles + t), other)),
                  "r"(x[i]), "r"(there)
                  : "memory");
     asm volatile(
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
-        "[%5];" ::"r"(in_block(address(quads + t), other)),
+        "[%5];" ::"r"(in_block(place(quads + t), other)),
         "r"(2 * x[i]), "r"(3 * x[i]), "r"(t), "r"(-x[i]), "r"(there)
         : "memory");
     wait(&barrier, 0);
@@ -154,17 +140,18 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) async_stores(const int* x, 
 extern "C" __global__ void __cluster_dims__(4, 1, 1) remote_arrivals(const int* x, int* y)
 {
     __shared__ int values[4 * 70];
-    __shared__ unsigned long long barrier;
+    __shared__ Barrier barrier;
     const int t = threadIdx.x, size = blockDim.x;
     const unsigned rank = rank_in_cluster();
     if (t == 0 && rank == 0) init(&barrier, 4 * size);
+    ANNOUNCE_INIT();
     cluster_barrier();
     asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(
-                     in_block(address(values + rank * size + t), 0)),
+                     in_block(place(values + rank * size + t), 0)),
                  "r"(x[blockIdx.x * size + t])
                  : "memory");
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                     in_block(address(&barrier), 0))
+                     in_block(place(&barrier), 0))
                  : "memory");
     if (rank == 0) {
         wait(&barrier, 0);
@@ -178,21 +165,22 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) remote_arrivals(const int* 
 extern "C" __global__ void __cluster_dims__(3, 1, 1) bulk_to_neighbour(const float* x, float* y)
 {
     __shared__ alignas(128) float mine[72], given[72];
-    __shared__ unsigned long long barrier;
+    __shared__ Barrier barrier;
     const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
     const unsigned next = (rank_in_cluster() + 1) % 3;
     mine[t] = x[i];
     if (t == 0) {
         init(&barrier, 1);
-        expect(&barrier, sizeof(mine));
+        ANNOUNCE_INIT();
+        EXPECT(&barrier, sizeof(mine));
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_async();
     cluster_barrier();
     if (t == 0)
         asm volatile(
             "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
-            "[%0], [%1], %2, [%3];" ::"r"(in_block(address(given), next)),
-            "r"(address(mine)), "r"((int)sizeof(mine)), "r"(in_block(address(&barrier), next))
+            "[%0], [%1], %2, [%3];" ::"r"(in_block(place(given), next)),
+            "r"(place(mine)), "r"((int)sizeof(mine)), "r"(in_block(place(&barrier), next))
             : "memory");
     wait(&barrier, 0);
     y[i] = given[blockDim.x - 1 - t];
