@@ -164,82 +164,60 @@ __global__ void k(const float* x, float* y, int n) {
 }"""
 OVERLAPPING = np.zeros(40, np.float32)
 # (what is passed instead, the beginning of the sentence)
-WRONG_CALLS = {
-    "a path": ({"kernel": KernelText("k.cu", "k")}, "the code of a kernel is its source, not"),
-    "bytes": (
-        {"kernel": KernelText(SOURCE.encode(), "k")},
-        "the code of a kernel must be the CUDA",
-    ),
-    "no name": ({"kernel": KernelText(SOURCE, "")}, "the name of the kernel is empty: pass"),
-    "text": ({"kernel": SOURCE}, "kernel must be a cupy.RawKernel or KernelText(source, name)"),
-    "options as text": ({"kernel": KernelText(SOURCE, "k", "-DX=1")}, "options must be a tuple of"),
-    "an unknown option": (
-        {"kernel": KernelText(SOURCE, "k", ("-O3",))},
-        "NVRTC rejects a compiler",
-    ),
-    "one header": (
-        {"kernel": KernelText(SOURCE, "k", headers=("a.h", ""))},
-        "headers must be pairs",
-    ),
-    "headers as a dict": (
+WRONG_CALLS = [
+    ({"kernel": KernelText("k.cu", "k")}, "the code of a kernel is its source, not"),
+    ({"kernel": KernelText(SOURCE.encode(), "k")}, "the code of a kernel must be the CUDA"),
+    ({"kernel": KernelText(SOURCE, "")}, "the name of the kernel is empty: pass"),
+    ({"kernel": SOURCE}, "kernel must be a cupy.RawKernel or KernelText(source, name)"),
+    ({"kernel": KernelText(SOURCE, "k", "-DX=1")}, "options must be a tuple of"),
+    ({"kernel": KernelText(SOURCE, "k", ("-O3",))}, "NVRTC rejects a compiler"),
+    ({"kernel": KernelText(SOURCE, "k", headers=("a.h", ""))}, "headers must be pairs"),
+    (
         {"kernel": KernelText(SOURCE, "k", headers={"a.h": ""})},
         "headers must be pairs (name, text), not {'a.h': ''}",
     ),
-    "no args": ({"args": None}, "args must be a tuple with all arguments, such as (x, y, n), not"),
-    "an array as args": ({"args": X}, "args must be a tuple with all arguments, such as (x, y, n)"),
-    "a masked array": (
+    ({"args": None}, "args must be a tuple with all arguments, such as (x, y, n), not"),
+    ({"args": X}, "args must be a tuple with all arguments, such as (x, y, n)"),
+    (
         {"args": (np.ma.masked_array(X, X > 0), Y, 3)},
         "x is a masked array: pass x.filled() or x.data",
     ),
-    "a memoryview": ({"args": (X.data, Y, 3)}, "x is a memoryview, the kernel takes float*: pass"),
-    "objects": (
-        {"args": (np.array([None]), Y, 3)},
-        "x is an array of objects, the kernel takes fl",
-    ),
-    "overlap": ({"args": (OVERLAPPING[:32], OVERLAPPING[8:], 3)}, "y overlaps x, which the SIMT"),
-    "a path as array": ({"args": (Path("x.npy"), Y, 3)}, "x is PosixPath('x.npy'), the kernel"),
-    "an unknown architecture": (
-        {"arch": "compute_999"},
-        "NVRTC rejects a compiler option: invalid",
-    ),
-    "arch as a number": ({"arch": 90}, "arch must be an architecture such as 'compute_90', not 90"),
-    "strong volatile": (
-        {"volatile": "strong"},
-        "volatile must be 'relaxed' or 'plain', not 'strong",
-    ),
-    "a line to watch": ({"watch": 5}, "watch must be True or lines such as (30, 31), not 5"),
-    "progress as a number": ({"progress": 5}, "progress must be a function of two integers, not 5"),
-    "symbols as a list": ({"symbols": [1]}, "symbols must be a dict of values by the names of"),
+    ({"args": (X.data, Y, 3)}, "x is a memoryview, the kernel takes float*: pass"),
+    ({"args": (np.array([None]), Y, 3)}, "x is an array of objects, the kernel takes fl"),
+    ({"args": (OVERLAPPING[:32], OVERLAPPING[8:], 3)}, "y overlaps x, which the SIMT"),
+    ({"args": (Path("x.npy"), Y, 3)}, "x is PosixPath('x.npy'), the kernel"),
+    ({"arch": "compute_999"}, "NVRTC rejects a compiler option: invalid"),
+    ({"arch": 90}, "arch must be an architecture such as 'compute_90', not 90"),
+    ({"volatile": "strong"}, "volatile must be 'relaxed' or 'plain', not 'strong"),
+    ({"watch": 5}, "watch must be True or lines such as (30, 31), not 5"),
+    ({"progress": 5}, "progress must be a function of two integers, not 5"),
+    ({"symbols": [1]}, "symbols must be a dict of values by the names of"),
     # ---- sizes ----
-    "a long block": ({"block": 1025}, "block 1025 is outside CUDA's limits of 1 to (1024, 1024, "),
-    "a large block": ({"block": (64, 32)}, "block (64, 32, 1) has 2048 threads; CUDA allows 1024"),
-    "a block that the kernel forbids": (
+    ({"block": 1025}, "block 1025 is outside CUDA's limits of 1 to (1024, 1024, "),
+    ({"block": (64, 32)}, "block (64, 32, 1) has 2048 threads; CUDA allows 1024"),
+    (
         {"kernel": KernelText(SOURCE.replace("void", "void __launch_bounds__(31)"), "k")},
         "block (32, 1, 1) has 32 threads; the kernel's __launch_bounds__ allow 31",
     ),
-    "an empty block": ({"block": 0}, "block 0 is outside CUDA's limits of 1 to"),
-    "no sizes": ({"block": ()}, "block () must have one to three sizes"),
-    "a block with a float": (
-        {"block": (32, 1.0)},
-        "block must be one to three integers, not (32, ",
-    ),
-    "a high grid": ({"grid": (1, 65536)}, "grid (1, 65536) is outside CUDA's limits of 1 to"),
-    "a grid as a float": ({"grid": 1.5}, "grid must be one to three integers, not 1.5"),
-    "negative shared memory": ({"shared_mem": -1}, "shared_mem must be at least 0, not -1"),
-    "half a byte": ({"shared_mem": 1.5}, "shared_mem must be an integer, not 1.5"),
-    "no instructions": ({"instruction_limit": 0}, "instruction_limit must be at least 1, not 0"),
-    "a limit as a float": ({"instruction_limit": 1e6}, "instruction_limit must be an integer, not"),
+    ({"block": 0}, "block 0 is outside CUDA's limits of 1 to"),
+    ({"block": ()}, "block () must have one to three sizes"),
+    ({"block": (32, 1.0)}, "block must be one to three integers, not (32, "),
+    ({"grid": (1, 65536)}, "grid (1, 65536) is outside CUDA's limits of 1 to"),
+    ({"grid": 1.5}, "grid must be one to three integers, not 1.5"),
+    ({"shared_mem": -1}, "shared_mem must be at least 0, not -1"),
+    ({"shared_mem": 1.5}, "shared_mem must be an integer, not 1.5"),
+    ({"instruction_limit": 0}, "instruction_limit must be at least 1, not 0"),
+    ({"instruction_limit": 1e6}, "instruction_limit must be an integer, not"),
     # ---- names ----
-    "names as text": ({"names": "xyn"}, "names must be a sequence of strings, one per argument,"),
-    "a name as a number": ({"names": ("x", 1)}, "names must be a sequence of strings, one per arg"),
-    "four names": ({"names": (*"xyna",)}, "3 arguments cannot have 4 names"),
-    "a name twice": ({"names": ("x", "x")}, "two arguments are named 'x'"),
-}
+    ({"names": "xyn"}, "names must be a sequence of strings, one per argument,"),
+    ({"names": ("x", 1)}, "names must be a sequence of strings, one per arg"),
+    ({"names": (*"xyna",)}, "3 arguments cannot have 4 names"),
+    ({"names": ("x", "x")}, "two arguments are named 'x'"),
+]
 
 
-@pytest.mark.parametrize("name", WRONG_CALLS)
-def test_a_wrong_call_is_answered_by_one_sentence(name: str) -> None:
-    given, sentence = WRONG_CALLS[name]
+@pytest.mark.parametrize(("given", "sentence"), WRONG_CALLS, ids=[one[-1] for one in WRONG_CALLS])
+def test_a_wrong_call_is_answered_by_one_sentence(given: dict, sentence: str) -> None:
     options = {"kernel": KernelText(SOURCE, "k"), "grid": 1, "block": 32, "args": (X, Y, 32)}
     with pytest.raises((TypeError, ValueError)) as caught:
         simulate(**options | given)

@@ -94,54 +94,43 @@ def test_pointers_of_a_struct_are_arrays_in_object_fields() -> None:
 
 PACKED = np.array((1, 42), np.dtype([("tag", "i1"), ("n", "i4")]))
 SWAPPED = [("tag", ">i4"), ("n", ">i4")]
-REFUSED = {
-    "an int for a struct": ("Pair p", 3, "p is a struct of 8 bytes, not 3: pass a numpy.void"),
-    "a packed struct": ("Pair p", PACKED, "p has 5 bytes, the kernel takes a struct of 8 bytes"),
-    "a float for an int": ("int n", 1024.5, "n is 1024.5, the kernel takes int"),
-    "a struct for an int": ("int n", PACKED, "n is a struct of 5 bytes, the kernel takes int"),
-    "an array for an int": ("int n", np.zeros(3), "n is an array, the kernel takes int"),
-    "None for an int": ("int n", None, "n is None, the kernel takes int"),
-    "an array for a struct": ("Pair p", np.zeros(3), "p is an array, the kernel takes a struct"),
-    "text for a float": ("float a", "many", "a is 'many', the kernel takes float"),
-    "a large int": ("int n", 99999999999, "n is 99999999999, the kernel takes int (-2147"),
-    "a float for a half": ("__half h", 1.5, "h is a struct of 2 bytes, not 1.5: pass numpy.float1"),
-    "text among rows": ("float** r", ["x"], "r[0] is 'x', the kernel takes float*: pass an"),
-    "float64": ("const float* x", np.ones(4), "x is float64, the kernel takes float32 (float*)"),
-    "int32": ("const float* x", np.ones(4, np.int32), "x is int32, the kernel takes float32 (flo"),
-    "bytes": (
-        "const float* x",
-        np.zeros(16, np.uint8),
-        "x is uint8, the kernel takes float32 (flo",
-    ),
-    "byte-swapped": ("float* x", np.ones(4, ">f4"), "x is >f4, the kernel takes float32 (float*)"),
-    "byte-swapped bytes": ("char* x", np.ones(4, ">f4"), "x is >f4, the kernel takes int8 (char*)"),
-    "numbers of 8 bits": (
-        "unsigned char* x",
-        np.ones(4),
-        "x is float64, the kernel takes uint8 (u",
-    ),
-    "byte-swapped structs": ("Pair* p", np.ones(4, SWAPPED), "p is ["),
-    "bfloat16 for half": ("__half* h", np.ones(4, ml_dtypes.bfloat16), "h is bfloat16, the kernel"),
-    "float64 among rows": ("float** r", [np.ones(4)], "r[0] is float64, the kernel takes float32"),
-    "floats for rows": ("float** r", np.ones(4), "r is float64, the kernel takes uint64 (float**)"),
-    "rows for floats": ("float* x", [np.ones(4)], "x is a list, the kernel takes float*: pass a n"),
-    "a number for an array": ("float* x", 5, "x is 5, the kernel takes float*: pass an array or N"),
-    "an array of one number": ("float* x", np.array(5), "x is 5, the kernel takes float*"),
-    "a number among rows": ("float** r", [5], "r[0] is 5, the kernel takes float*"),
-    "an array for a long": ("long long n", np.ones(4), "n is an array, the kernel takes long long"),
-    "rows for a long": ("long long n", [np.ones(4)], "n is a list, the kernel takes long long"),
-    "None for a double": ("double n", None, "n is None, the kernel takes double"),
-    "text in a struct": (
-        "Pointer p",
-        np.array(("x",), np.dtype([("data", "O")])),
-        "p.data is no array: 'x'",
-    ),
-}
+REFUSED = [
+    ("Pair p", 3, "p is a struct of 8 bytes, not 3: pass a numpy.void"),
+    ("Pair p", PACKED, "p has 5 bytes, the kernel takes a struct of 8 bytes"),
+    ("int n", 1024.5, "n is 1024.5, the kernel takes int"),
+    ("int n", PACKED, "n is a struct of 5 bytes, the kernel takes int"),
+    ("int n", np.zeros(3), "n is an array, the kernel takes int"),
+    ("int n", None, "n is None, the kernel takes int"),
+    ("Pair p", np.zeros(3), "p is an array, the kernel takes a struct"),
+    ("float a", "many", "a is 'many', the kernel takes float"),
+    ("int n", 99999999999, "n is 99999999999, the kernel takes int (-2147"),
+    ("__half h", 1.5, "h is a struct of 2 bytes, not 1.5: pass numpy.float1"),
+    ("float** r", ["x"], "r[0] is 'x', the kernel takes float*: pass an"),
+    ("const float* x", np.ones(4), "x is float64, the kernel takes float32 (float*)"),
+    ("const float* x", np.ones(4, np.int32), "x is int32, the kernel takes float32 (flo"),
+    ("const float* x", np.zeros(16, np.uint8), "x is uint8, the kernel takes float32 (flo"),
+    ("float* x", np.ones(4, ">f4"), "x is >f4, the kernel takes float32 (float*)"),
+    ("char* x", np.ones(4, ">f4"), "x is >f4, the kernel takes int8 (char*)"),
+    ("unsigned char* x", np.ones(4), "x is float64, the kernel takes uint8 (u"),
+    ("Pair* p", np.ones(4, SWAPPED), "p is ["),
+    ("__half* h", np.ones(4, ml_dtypes.bfloat16), "h is bfloat16, the kernel"),
+    ("float** r", [np.ones(4)], "r[0] is float64, the kernel takes float32"),
+    ("float** r", np.ones(4), "r is float64, the kernel takes uint64 (float**)"),
+    ("float* x", [np.ones(4)], "x is a list, the kernel takes float*: pass a n"),
+    ("float* x", 5, "x is 5, the kernel takes float*: pass an array or N"),
+    ("float* x", np.array(5), "x is 5, the kernel takes float*"),
+    ("float** r", [5], "r[0] is 5, the kernel takes float*"),
+    ("long long n", np.ones(4), "n is an array, the kernel takes long long"),
+    ("long long n", [np.ones(4)], "n is a list, the kernel takes long long"),
+    ("double n", None, "n is None, the kernel takes double"),
+    ("Pointer p", np.array(("x",), np.dtype([("data", "O")])), "p.data is no array: 'x'"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_one_sentence(case: str) -> None:
-    parameter, value, message = REFUSED[case]
+@pytest.mark.parametrize(
+    ("parameter", "value", "message"), REFUSED, ids=[one[-1] for one in REFUSED]
+)
+def test_what_does_not_fit_is_one_sentence(parameter: str, value, message: str) -> None:
     before = PAIR + "\n#include <cuda_fp16.h>"
     with pytest.raises((TypeError, ValueError)) as caught:
         run(parameter, "", value, before=before, names=[parameter.split()[-1].lstrip("*")])
