@@ -8,7 +8,7 @@ once; its function gets the lanes that take part and works on arrays of shape (w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,31 +25,9 @@ WEIGHTS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
 EVERY_LANE = np.uint32(0xFFFFFFFF)
 
 
-def is_collective(instruction: Instruction) -> bool:
-    """Whether the instruction names the lanes that must take part in it."""
-    if instruction.opcode == "bar":
-        return instruction.modifiers[:1] == ("warp",)
-    return instruction.opcode in ("shfl", "vote", "match", "redux", "elect") and (
-        "sync" in instruction.modifiers
-    )
-
-
-def member_mask(context: Context, instruction: Instruction) -> Callable[[], np.ndarray]:
-    """Reads the mask of lanes that an instruction waits for."""
-    return context.reader(instruction.operands[-1], "b32")
-
-
 def bits_of_warps(mask: np.ndarray) -> np.ndarray:
     """One uint32 per warp from a bool per slot."""
     return (mask.reshape(-1, WARP) * WEIGHTS).sum(axis=1, dtype=np.uint32)
-
-
-def translate_collective(context: Context, instruction: Instruction) -> Step:
-    """The function that executes the instruction; raises `UnsupportedPTX` for a form it does
-    not know."""
-    builders = {"shfl": _shuffle, "vote": _vote, "match": _match, "redux": _reduce}
-    builders |= {"bar": _sync, "elect": _elect}
-    return builders[instruction.opcode](context, instruction)
 
 
 def active_mask(context: Context, instruction: Instruction) -> Step:
@@ -150,7 +128,7 @@ def _reduce(context: Context, instruction: Instruction) -> Step:
 
 
 def _sync(context: Context, instruction: Instruction) -> Step:
-    named = member_mask(context, instruction)
+    named = context.reader(instruction.operands[-1], "b32")
 
     def sync(lanes: Lanes) -> None:
         order, names = context.shared.order, named()
@@ -187,7 +165,9 @@ def membership(instruction: Instruction) -> str:
 # ---- barriers ------------------------------------------------------------------------------------
 
 
-OPCODES = ("bar", "barrier", "shfl", "vote", "match", "redux", "elect", "activemask")
+# What lanes of a warp do together: those that the last operand names must take part.
+COLLECTIVES = {"shfl": _shuffle, "vote": _vote, "match": _match, "redux": _reduce, "elect": _elect}
+OPCODES = ("bar", "barrier", "activemask", *COLLECTIVES)
 
 
 @dataclass
@@ -233,9 +213,12 @@ class Barriers:
         function."""
         if instruction.opcode == "activemask":
             return active_mask(context, instruction)
-        if is_collective(instruction):
-            step = translate_collective(context, instruction)
-            self._add(Sync(instruction, "warp", step, member_mask(context, instruction)))
+        build = COLLECTIVES.get(instruction.opcode) if "sync" in instruction.modifiers else None
+        if instruction.opcode == "bar" and instruction.modifiers[:1] == ("warp",):
+            build = _sync
+        if build:
+            members = context.reader(instruction.operands[-1], "b32")
+            self._add(Sync(instruction, "warp", build(context, instruction), members))
             return None
         kinds = [kind for kind in instruction.modifiers if kind not in ("aligned", "cta")]
         if kinds[:2] == ["cluster", "wait"]:

@@ -333,18 +333,14 @@ class Suspicion:
             doubt = self.doubts[number]
             if doubt.stays and not staying:
                 continue
-            self._report_threads(doubt, origins[numbers == number] % self.slots, instruction)
-
-    def _report_threads(self, doubt: Doubt, slots: np.ndarray, user: Instruction | None) -> None:
-        if doubt.reported is None:
-            doubt.reported = np.zeros(self.slots, bool)
-        slots = slots[~doubt.reported[slots]]
-        if not len(slots):
-            return
-        doubt.reported[slots] = True
-        if doubt.kind:
-            about = doubt.kind, doubt.instruction, doubt.message, slots
-            self.reporter.report(*about, user=user, other=doubt.other)
+            if doubt.reported is None:
+                doubt.reported = np.zeros(self.slots, bool)
+            slots = origins[numbers == number] % self.slots
+            slots = slots[~doubt.reported[slots]]
+            doubt.reported[slots] = True
+            if doubt.kind and len(slots):
+                about = doubt.kind, doubt.instruction, doubt.message, slots
+                self.reporter.report(*about, user=instruction, other=doubt.other)
 
 
 def joined(

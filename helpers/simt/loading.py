@@ -60,7 +60,7 @@ def load_kernel(
 
 def _picked(source: Source, name: str | None) -> str:
     text, path = source.texts[source.path], source.path
-    whole = "\n".join(source.texts.values())
+    whole = source.whole
     known = kernel_names(text) or kernel_names(whole)
     if name is None and len(known) != 1:
         raise ValueError(
@@ -100,7 +100,7 @@ def _load(
         except KeyError as error:
             if "no kernel named" not in str(error):
                 raise
-            signature("\n".join(source.texts.values()), name)  # raises where there is none
+            signature(source.whole, name)  # raises where there is none
             raise ValueError(
                 f"{name} is in {short_name(source.path)}, but an #if leaves it out; define the "
                 "macro that it needs, as in --option=-DNAME"
@@ -128,24 +128,18 @@ def _load(
 
 
 def _kernel(source: Source, name: str, cooperative: bool) -> KernelText:
-    name = _qualified("\n".join(source.texts.values()), name)
+    name = _qualified(source.whole, name)
     return KernelText(source.code, name, source.options, cooperative, source.headers)
 
 
 def _qualified(text: str, name: str) -> str:
     """The instance of a template with the namespaces around it, which the compiler needs."""
     kernel, bracket, _ = name.partition("<")
-    if not bracket or "::" in kernel:
-        return name
-    around: list[str] = []
-    words = rf"namespace\s+([\w:]+)\s*{{|[{{}}]|__global__[^;{{}}]*\b{kernel.strip()}\s*\("
-    for match in re.finditer(words, plain_text(text)):
-        if match[0] == "}":
-            around = around[:-1]
-        elif match[0][-1] == "{":
-            around = [*around, match[1] or ""]
-        else:
-            return "::".join([*filter(None, around), name])
+    if bracket and "::" not in kernel:
+        plain = plain_text(text)
+        for one in declarations(plain):
+            if sources.is_kernel(one.head(plain), kernel.strip()):
+                return "::".join([*one.around, name])
     return name
 
 
@@ -209,7 +203,7 @@ def _for_want_of(source: Source, gone: list[_Error], error: UnsupportedPTX) -> E
     called = re.search(r"cannot call (\w+), which this source does not define", str(error))
     for one in gone if called else ():
         plain = plain_text(source.texts[one.file])
-        for start, stop, body, _ in declarations(plain):
+        for start, stop, body, *_ in declarations(plain):
             first, last = (plain.count("\n", 0, place) + 1 for place in (start, stop))
             here = body >= 0 and first <= one.line <= last and of_message(one.said)
             if here and re.search(rf"\b{called[1]}\s*\(", plain[start:body]):
@@ -232,7 +226,7 @@ def listing(path: Path, options: Sequence[str] = ()) -> str:
     """The kernels of a file with their parameters; of a template the instances that the file
     launches, and of a kernel that cannot run the reason."""
     source = sources.prepare(path, options)
-    whole = "\n".join(source.texts.values())
+    whole = source.whole
     names = kernel_names(whole)
     if not names:
         raise ValueError(f"{path} has no kernel: nothing in it is __global__")
@@ -352,7 +346,7 @@ def _arguments(
         around = [one for one in declared if one.start <= match.start() < one.stop]
         if not place or not around:
             continue
-        start, stop, body, _ = around[-1]
+        start, stop, body, *_ = around[-1]
         before = plain[start : match.start()]
         if body < 0 or match.start() < body:  # a declaration, of an instance or a specialisation
             if match[1] == "<":

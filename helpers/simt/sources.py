@@ -86,6 +86,11 @@ class Source:
         return _located(self.path, self.texts[self.path])
 
     @property
+    def whole(self) -> str:
+        """All texts, one after the other."""
+        return "\n".join(self.texts.values())
+
+    @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         """(name, text) of each header that is not read from disk."""
         return tuple((name, _located(path, self.texts[path])) for path, name in self.names.items())
@@ -98,6 +103,11 @@ class Declaration(NamedTuple):
     stop: int
     body: int  # its brace, or -1
     in_class: bool = False
+    around: tuple[str, ...] = ()  # namespaces
+
+    def head(self, plain: str) -> str:
+        """What stands before its body."""
+        return plain[self.start : self.body if self.body >= 0 else self.stop]
 
 
 def read(path: Path) -> str:
@@ -244,16 +254,16 @@ def _spelled_out(text: str, project: str) -> str:
 def _hosts(plain: str) -> Iterator[tuple[int, int]]:
     """Where the host's declarations are, and of classes the methods that only the host can call."""
     gone: set[str] = set()  # names of the host's declarations so far
-    for start, stop, body, in_class in declarations(plain):
-        head, whole = plain[start : body if body >= 0 else stop], plain[start:stop]
-        if in_class:
-            method = body >= 0 and "(" in head and not _is_class(head)
+    for one in declarations(plain):
+        head, whole = one.head(plain), plain[one.start : one.stop]
+        if one.in_class:
+            method = one.body >= 0 and "(" in head and not _is_class(head)
             calls = HOST_CALL.search(whole) or HOST_ONLY.search(whole)
             hosts = method and calls and not ON_DEVICE.search(head)
         elif hosts := _is_hosts(head, whole, gone):
             gone.update(DECLARED.findall(head.partition("(")[0] + ";"))
         if hosts:
-            yield start, stop
+            yield one.start, one.stop
 
 
 def _is_hosts(head: str, whole: str, gone: set[str]) -> bool:
@@ -334,9 +344,9 @@ def without(text: str, line: int, column: int, kept: str) -> str | None:
         around.pop()  # a class without a field would have another layout
     if not around:
         return None
-    start, stop, body, in_class = around[-1]
-    head = plain[start : body if body >= 0 else stop]
-    if re.match(r"\s*static_assert\b", head) or _is_kernel(head, kept):
+    start, stop, body, in_class, _ = around[-1]
+    head = around[-1].head(plain)
+    if re.match(r"\s*static_assert\b", head) or is_kernel(head, kept):
         return None
     spans, at = [], start
     stays = _is_class(head) and not re.match(r"\s*typedef\b", head)
@@ -354,9 +364,9 @@ def without(text: str, line: int, column: int, kept: str) -> str | None:
 def without_other_kernels(text: str, kept: str) -> str:
     """The text in which kernels of other names than `kept` are only declared."""
     plain, spans, ends = plain_text(text), [], []
-    for start, stop, body, _ in declarations(plain):
-        head = plain[start : body if body >= 0 else stop]
-        if "__global__" not in head or _is_class(head) or _is_kernel(head, kept):
+    for one in declarations(plain):
+        (start, stop, body, *_), head = one, one.head(plain)
+        if "__global__" not in head or _is_class(head) or is_kernel(head, kept):
             continue
         if body >= 0:
             spans += [(body, stop), *_static(head, start)]
@@ -373,15 +383,15 @@ def _static(head: str, start: int) -> list[tuple[int, int]]:
 
 def _declares(plain: str, one: Declaration, name: str) -> bool:
     """Whether this declares a function of that name."""
-    head = plain[one.start : one.body if one.body >= 0 else one.stop].partition("(")[0]
-    return bool(re.search(rf"\b{name}\s*$", head))
+    return bool(re.search(rf"\b{name}\s*$", one.head(plain).partition("(")[0]))
 
 
 def _is_class(head: str) -> bool:
     return bool(CLASS.match(ALIGNED.sub("", head)))
 
 
-def _is_kernel(head: str, name: str) -> bool:
+def is_kernel(head: str, name: str) -> bool:
+    """Whether a declaration with this head is that of a kernel of that name."""
     return "__global__" in head and bool(re.search(rf"\b{re.escape(name)}\s*[(<]", head))
 
 
@@ -391,7 +401,7 @@ def plain_text(text: str) -> str:
 
 
 def declarations(
-    plain: str, start: int = 0, end: int = -1, in_class: bool = False
+    plain: str, start: int = 0, end: int = -1, in_class: bool = False, around: tuple = ()
 ) -> Iterator[Declaration]:
     """The declarations of a text without comments and directives; those of a class after it."""
     end = len(plain) if end < 0 else end
@@ -400,11 +410,12 @@ def declarations(
             start = access.end()
         stop, body = _declaration(plain, start, end)
         head = plain[start:body] if body >= 0 else ""
-        if body >= 0 and SCOPE.fullmatch(head):
-            yield from declarations(plain, body + 1, stop - 1)
+        if body >= 0 and (scope := SCOPE.fullmatch(head)):
+            names = re.findall(r"namespace\s+([\w:]+)", scope[2])
+            yield from declarations(plain, body + 1, stop - 1, False, (*around, *names))
         else:
-            yield Declaration(start, stop, body, in_class)
+            yield Declaration(start, stop, body, in_class, around)
             if body >= 0 and _is_class(head):
                 inside = body + 1, plain.rfind("}", body, stop)
-                yield from declarations(plain, *inside, in_class=True)
+                yield from declarations(plain, *inside, True, around)
         start = stop
