@@ -46,18 +46,9 @@ def on_gpu(code: str, grid, block, *args, name="k", options=(), ptx=()) -> None:
             array[...] = arrays[id(array)].get()
 
 
-def small_kernel(body: str, parameters: str = "int* y, int n", before: str = "") -> str:
-    """Source of a kernel `k`; `i` is its thread's number in a one-dimensional launch."""
-    return (
-        f'{before}\nextern "C" __global__ void k({parameters})\n{{\n'
-        f"    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n{body}\n}}\n"
-    )
-
-
 def kernel(body: str, parameters: str = "float* y, const float* x, int n", before="") -> str:
     """Source of a kernel `k`; `t` is the thread in its block, `i` in the launch."""
     return (
         f'{before}\nextern "C" __global__ void k({parameters})\n{{\n'
-        "    const int t = threadIdx.x;\n"
-        f"    const int i = blockIdx.x * blockDim.x + t;\n{body}\n}}\n"
+        f"    const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;\n{body}\n}}\n"
     )

@@ -8,8 +8,8 @@ import pytest
 
 from helpers.simt import KernelText, Trace, UnsupportedPTX, simulate
 from helpers.simt.scheduler import MOST_NESTED
+from tests.simt.launching import FILE
 
-FILE = '#line 1 "kernels/x.cu"\n'
 THREADS = 64
 
 

@@ -30,7 +30,7 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 def test_a_store_to_a_const_argument_is_found(restrict: str, write: str) -> None:
     body = f"y[t] = x[t];\n{write}"
     (found,) = findings(f"float* y, const float* {restrict}x", body, *arrays())
-    assert (found.kind, found.line) == (KIND, 7)
+    assert (found.kind, found.line) == (KIND, 6)
     assert found.count == (5 if "t < 5" in write else 32)
     assert found.message.startswith("x comes in by a pointer to const")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import Counters, KernelText, Trace, simulate
-from tests.simt.launching import small_kernel as kernel
+from tests.simt.launching import kernel
 from tests.simt.ptx_forms import simulate_ptx
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import KernelText, Trace, simulate
-
-FILE = '#line 1 "kernels/x.cu"\n'
+from tests.simt.launching import FILE
 
 
 def run(body: str, grid: int = 1, block: int = 1, before: str = "") -> Trace:

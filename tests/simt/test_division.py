@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import Findings, KernelText, simulate
-from tests.simt.launching import FILE, small_kernel
+from tests.simt.launching import FILE, kernel
 
 KIND = "integer division by zero"
 # Thread n divides by zero in each; in the twin, the text after the arrow replaces that before it.
@@ -25,7 +25,7 @@ PLANTED = {
 
 
 def findings(body: str, *values, parameters: str = "int* y, int n") -> Findings:
-    code = FILE + small_kernel(body, parameters)
+    code = FILE + kernel(body, parameters)
     return simulate(KernelText(code, "k"), 2, 32, (*values, 5)).findings
 
 

@@ -1,13 +1,17 @@
 """Compilation and refusals: a kernel that the machine cannot run, or a launch that CUDA would not
 take, is one clear error before anything runs."""
 
+from functools import partial
+
 import cupy
 import numpy as np
 import pytest
 
 from helpers.simt import CompileError, UnsupportedPTX, simulate
+from tests.simt import launching
 from tests.simt.launching import FILE, Run
-from tests.simt.launching import small_kernel as kernel
+
+kernel = partial(launching.kernel, parameters="int* y, int n")
 
 # ---- compilation --------------------------------------------------------------------------------
 

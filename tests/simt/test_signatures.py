@@ -9,8 +9,7 @@ import pytest
 
 from helpers.simt import KernelText, simulate
 from helpers.simt.parse import plain_name
-
-FILE = '#line 1 "kernels/x.cu"\n'
+from tests.simt.launching import FILE
 
 
 def run(parameters: str, body: str, *args, before: str = "", names=()) -> None:
