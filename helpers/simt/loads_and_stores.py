@@ -35,7 +35,7 @@ from .memory.access import (
 )
 from .memory.causality import GPU, scope_of
 from .memory.shared import FLAGS
-from .operations import find_operation
+from .operations.base import find_operation
 
 # Qualifiers of an access that change caching or ordering, never the value that one thread
 # of a race-free kernel sees.

@@ -33,7 +33,7 @@ from .instructions import (
     registers_of,
 )
 from .memory.access import LOCAL_END, SHARED_WINDOW
-from .operations import PtxOperation, find_operation, operation_of
+from .operations.base import PtxOperation, find_operation, operation_of
 
 Written = list[tuple[int, UndefinedBits | None]]  # registers, and what becomes undefined in each
 Rule = Callable[[Lanes], Written]

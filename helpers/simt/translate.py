@@ -24,7 +24,8 @@ from .loads_and_stores import (
     translate_store,
 )
 from .memory.access import LOCAL_END, LOCAL_WINDOW, Access
-from .operations import flush, operation_of
+from .operations.base import operation_of
+from .operations.rounding import flush
 from .recording import around
 
 Translator = Callable[[Context, Instruction], "Step | None"]

@@ -10,7 +10,8 @@ import cupy
 import pytest
 
 from helpers.simt import UnsupportedPTX
-from helpers.simt.operations import COMPARISONS, OPCODES, find_operation
+from helpers.simt.operations.base import OPCODES, find_operation
+from helpers.simt.operations.convert import COMPARISONS
 from tests.simt import forms_of_floats, forms_of_halves, forms_of_integers  # noqa: F401
 from tests.simt.ptx_forms import (
     FORMS,

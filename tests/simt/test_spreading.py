@@ -8,7 +8,7 @@ import pytest
 
 from helpers.simt import machine, simulate
 from helpers.simt.instructions import DTYPES, UNSIGNED, Instruction
-from helpers.simt.operations import find_operation
+from helpers.simt.operations.base import find_operation
 from helpers.simt.spreading import spreader
 
 COUNT, TRIES = 400, 24
