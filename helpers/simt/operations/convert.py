@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..instructions import DTYPES, HALVES
+from ..instructions import DTYPES, HALVES, is_float
 from .base import form
-from .rounding import TINY, as_floats, round_to, rounded_sum, saturate
+from .rounding import TINY, as_floats, exact_sum, narrow, round_to, saturate, to_odd, widen
 
 
 def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -103,25 +103,6 @@ def _clamp(a, result: str):
     return np.clip(a, a.dtype.type(low), a.dtype.type(high)).astype(DTYPES[result])
 
 
-@form("cvt", "rounding:direction saturated:sat? result:f32 S:integer", "S", "result")
-@form("cvt", "rounding:rn saturated:sat? result:f64 S:integer", "S", "result")
-def _to_float(a, rounding: str, saturated: str, result: str):
-    if rounding == "rn":
-        rounded = a.astype(DTYPES[result])
-    else:
-        rounded = rounded_sum(*integer_parts(a), rounding)
-    return saturate(rounded) if saturated else rounded
-
-
-@form("cvt", "way:direction|whole? ftz? saturated:sat? result:float S:float", "S", "result")
-def _between_floats(a, way: str, saturated: str, result: str):
-    if way in ("rz", "rm", "rp") and (a.dtype, result) == (np.float64, "f32"):
-        rounded = round_to(a, np.float32, way)
-    else:
-        rounded = ROUND_TO_INTEGER.get(way, _same)(a).astype(DTYPES[result])
-    return saturate(rounded) if saturated else rounded
-
-
 ROUND_TO_INTEGER: dict[str, Callable] = {
     "rni": np.rint,
     "rzi": np.trunc,
@@ -130,9 +111,52 @@ ROUND_TO_INTEGER: dict[str, Callable] = {
 }
 
 
-@form("cvt", "way:whole ftz? sat? result:integer S:float", "S", "result")
-def to_integer(a, way: str, result: str):
+def not_negative(values: np.ndarray) -> np.ndarray:
+    """.relu: negative values and -0 to 0; NaN stays."""
+    return np.where(values <= 0, values.dtype.type(0), values)
+
+
+FINISH: dict[str, Callable] = {"": lambda a: a, "sat": saturate, "relu": not_negative}
+
+
+def _to_float(a, source: str, result: str, way: str = "", finish: str = ""):
+    """A number of any type as a float, rounded once."""
+    if source in HALVES:
+        a = widen(a, source)
+    elif a.dtype.kind in "iu":
+        plain = way == "rn" and is_float(result)
+        a = a.astype(DTYPES[result]) if plain else to_odd(*exact_sum(*_integer_parts(a)))
+    if way in ROUND_TO_INTEGER:
+        a, way = ROUND_TO_INTEGER[way](a), ""
+    a = FINISH[finish](a)
+    if result in HALVES:
+        return narrow(a, result, way or "rn")
+    return round_to(a, DTYPES[result].type, way or "rn")
+
+
+for _modifiers in (
+    "way:direction finish:sat? result:f32 source:integer",
+    "way:rn finish:sat? result:f64 source:integer",
+    "way:direction|whole? ftz? finish:sat? result:float source:float",
+    "way:direction ftz? finish:sat? result:f16 source:f32",
+    "way:direction ftz? result:bf16 source:f32",
+    "way:rn|rz ftz? finish:relu result:half source:f32",
+    "way:direction finish:sat? result:f16 source:f64|integer",
+    "way:direction result:bf16 source:f16|f64|integer",
+    "way:direction result:f16 source:bf16",
+    "way:whole? finish:sat? result:f16 source:f16",
+    "way:whole? result:bf16 source:bf16",
+    "ftz? finish:sat? result:float source:f16",
+    "ftz? result:float source:bf16",
+):
+    form("cvt", _modifiers, "source", "result")(_to_float)
+
+
+@form("cvt", "way:whole ftz? sat? result:integer source:float", "source", "result")
+@form("cvt", "way:whole result:integer source:half", "source", "result")
+def _to_integer(a, way: str, source: str, result: str):
     """Float to integer always clamps; NaN becomes 0, or the top bit if a side has 64 bits."""
+    a = widen(a, source) if source in HALVES else a
     to = DTYPES[result]
     top, bottom = np.iinfo(to).max, np.iinfo(to).min
     top_bit = 1 << 8 * to.itemsize - 1 if 8 in (a.dtype.itemsize, to.itemsize) else 0
@@ -143,7 +167,7 @@ def to_integer(a, way: str, result: str):
     return np.where(np.isnan(a), nan, np.where(whole >= float(top), to.type(top), found))
 
 
-def integer_parts(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _integer_parts(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Two float64 numbers whose sum an integer is."""
     whole = a.astype(f"{a.dtype.kind}8")
     low = whole & whole.dtype.type(0xFFFFFFFF)

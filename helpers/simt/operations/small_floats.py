@@ -13,15 +13,14 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ..instructions import DTYPES, HALVES, PAIRS, is_float
+from ..instructions import DTYPES, HALVES, PAIRS
 from .base import form
-from .convert import ROUND_TO_INTEGER, WITH_JOIN, holds, integer_parts, to_integer
+from .convert import FINISH, WITH_JOIN, holds
 from .rounding import (
     SMALLEST,
     as_floats,
     exact_sum,
     narrow,
-    saturate,
     split,
     to_odd,
     widen,
@@ -31,14 +30,6 @@ from .rounding import (
 def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """a * b + c of 16-bit floats in float64, rounded to odd: the product is exact."""
     return to_odd(*exact_sum(np.multiply(a, b, dtype=np.float64), c.astype(np.float64)))
-
-
-def not_negative(values: np.ndarray) -> np.ndarray:
-    """.relu: negative values and -0 to 0; NaN stays."""
-    return np.where(values <= 0, values.dtype.type(0), values)
-
-
-FINISH: dict[str, Callable] = {"": lambda a: a, "sat": saturate, "relu": not_negative}
 
 
 def _in_pairs(function: Callable, *sources, kind: str, **modifiers) -> np.ndarray:
@@ -146,38 +137,6 @@ def _pack(upper, lower, rounding: str, finish: str, result: str):
         for one in (upper, lower)
     )
     return upper << np.uint32(16) | lower
-
-
-@form("cvt", "rounding:direction ftz? finish:sat? result:f16 source:f32", "source", "result")
-@form("cvt", "rounding:direction ftz? result:bf16 source:f32", "source", "result")
-@form("cvt", "rounding:rn|rz ftz? finish:relu result:half source:f32", "source", "result")
-@form("cvt", "rounding:direction finish:sat? result:f16 source:f64|integer", "source", "result")
-@form("cvt", "rounding:direction result:bf16 source:f16|f64|integer", "source", "result")
-@form("cvt", "rounding:direction result:f16 source:bf16", "source", "result")
-def _to_half(a, rounding: str, source: str, result: str, finish: str = ""):
-    if source in HALVES:
-        a = widen(a, source)
-    elif not is_float(source):
-        a = to_odd(*exact_sum(*integer_parts(a)))
-    return narrow(FINISH[finish](a), result, rounding)
-
-
-@form("cvt", "way:whole? finish:sat? kind:f16 f16", "kind", "kind")
-@form("cvt", "way:whole? kind:bf16 bf16", "kind", "kind")
-def _to_whole(a, way: str, kind: str, finish: str = ""):
-    wide = widen(a, kind)
-    return narrow(FINISH[finish](ROUND_TO_INTEGER[way](wide) if way else wide), kind)
-
-
-@form("cvt", "ftz? finish:sat? result:float source:f16", "source", "result")
-@form("cvt", "ftz? result:float source:bf16", "source", "result")
-def _to_float(a, source: str, result: str, finish: str = ""):
-    return FINISH[finish](widen(a, source)).astype(DTYPES[result])
-
-
-@form("cvt", "way:whole result:integer source:half", "source", "result")
-def _to_integer(a, way: str, result: str, source: str):
-    return to_integer(widen(a, source), way, result)
 
 
 # ---- floats of 8 bits, two of them in 16 ---------------------------------------------------------
