@@ -33,9 +33,9 @@
 #include "include/reductions.cuh"
 
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
-              "WIDTH columns are one access: 1, 2, 4 or, of 2 bytes each, 8");
+              "WIDTH columns are one access: 1, 2 or 4, or 8 if each has 2 bytes");
 static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
-              "LANES is a power of two: the rows of a warp begin at its multiples");
+              "LANES is a power of two up to 32: a row begins at a multiple of it");
 static_assert(PACKS >= 1 && ROWS >= 1, "a lane has at least one pack of at least one row");
 
 // Neighbouring columns that one access moves: 2 to 16 bytes.
@@ -46,15 +46,15 @@ struct alignas(WIDTH * sizeof(T)) Pack {
 extern "C" __global__ void __launch_bounds__(128)
 softmax_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
-    constexpr int together = 32 / LANES;  // rows that a warp loads with one instruction
+    constexpr int together = 32 / LANES;  // rows of a warp at the same time
     const int lane = threadIdx.x % LANES;
     const int first = (blockIdx.x * 4 + threadIdx.x / 32) * together * ROWS
                     + threadIdx.x % 32 / LANES;
     const int packs = cols / WIDTH;
 
     // ---- load -----------------------------------------------------------------------------------
-    // Load all rows of this thread before using any: with ROWS = 1 all PACKS loads go out at once.
-    // Lanes past the end of a row, or past the last row, take part in the shuffles with -inf.
+    // Load all rows of this thread before using any value: then no load waits for another. Packs
+    // past the end of a row, or past the last row, hold -inf; all lanes take part in the shuffles.
     float v[ROWS][PACKS][WIDTH];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {

@@ -32,7 +32,7 @@
 #include "include/reductions.cuh"
 
 static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
-              "LANES is a power of two: the rows of a warp begin at its multiples");
+              "LANES is a power of two up to 32: a row begins at a multiple of it");
 
 // ---- the kernel ---------------------------------------------------------------------------------
 

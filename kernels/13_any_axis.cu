@@ -89,15 +89,21 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   a tile of long columns takes 64 bytes of a line, and 128 would be faster; a lane moves
-//           less than 16 bytes at a time where lines and slices are no whole packs.
-// Measured: 4235 GB/s, 0.99 of a copy at 512 x 512 x 1024 (H200, 2026-11-22)
+// Wastes:   a lane moves less than 16 bytes at a time where lines and slices are no whole packs; a
+//           tile of long columns is 16 to 64 bytes of a line, and 128 would be faster.
+// Measured: 4235 GB/s, 0.99 of a copy at 512 x 512 x 1024 (H200, 2026-11-29)
 //
 // y[o, :, i] = softmax(x[o, :, i]) for x and y of shape (outer, dim, inner), row-major. y must not
 // overlap x. A line is inner neighbouring elements, a slice dim lines, a column what softmax is
 // taken over: dim elements, a line apart. A column of all -inf, or one with NaN or +inf, gives NaN,
 // as in PyTorch. Clusters need sm_90; one of 16 must be allowed once: see cluster.cuh. Measured
 // with -ftz=true, as CuPy compiles.
+//
+// A small slice, or one that has wider packs than its lines, is one tile (whole). Else a tile is up
+// to most_bytes of a line: more where lines do not begin at sectors, so that fewer bytes of other
+// tiles are loaded with it, and less of long columns, so that a cluster can hold it. A thread has
+// up to `most` packs: few of a small slice, so that there are enough threads, and many narrow ones,
+// so that fewer blocks exchange pairs. The limits were timed at 300 shapes, not derived.
 
 #if !defined(WIDTH) || !defined(TILE) || !defined(MEMBERS) || !defined(PACKS) \
     || !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(EVICT_LAST)

@@ -7,7 +7,7 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 
 OF_CROSS_ENTROPY = ("15_cross_entropy", "15_gradient", "15_loss_and_gradient")
 # In steps.jsonl, and in pipelines.jsonl.
-EARLIER = frozenset({"15_loss_and_gradient"})
+EARLIER: frozenset[str] = frozenset()
 LINKED_EARLIER = frozenset({"15_cross_entropy", "15_gradient"})
 # Kernels that steps.jsonl has no record of yet, and those without profiler data.
 UNRECORDED: frozenset[str] = frozenset()
@@ -16,9 +16,9 @@ UNPROFILED = frozenset({"13_long_columns"})
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
 PROFILED_EARLIER: dict[str, frozenset[str]] = {
-    "counters": frozenset({"14_any_row", *OF_CROSS_ENTROPY}),
+    "counters": frozenset({"13_any_axis", "14_any_row", *OF_CROSS_ENTROPY}),
     "sass": frozenset({"14_any_row", *OF_CROSS_ENTROPY}),
-    "sanitizer": frozenset({"14_any_row", *OF_CROSS_ENTROPY}),
+    "sanitizer": frozenset({"13_any_axis", "14_any_row", *OF_CROSS_ENTROPY}),
 }
 # Notebooks that show such data.
 SHOWN_EARLIER: frozenset[str] = frozenset()
@@ -26,6 +26,6 @@ SHOWN_EARLIER: frozenset[str] = frozenset()
 COMPARED_EARLIER = frozenset(
     {
         *("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_short_rows", "12_fused"),
-        *("14_backward", "15_cross_entropy", "15_gradient"),
+        *("13_any_axis", "14_backward", "15_cross_entropy", "15_gradient"),
     }
 )

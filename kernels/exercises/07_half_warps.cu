@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a row of up to 64 columns is one float4 per lane
+// Idea:     a row of up to 64 columns is at most one float4 per lane
 // Row:      one warp
 // Launch:   block = 128, grid = (32 * rows + block - 1) / block
 // Shared:   0

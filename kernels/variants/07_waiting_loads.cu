@@ -31,9 +31,9 @@
 #include "../include/reductions.cuh"
 
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
-              "WIDTH columns are one access: 1, 2, 4 or, of 2 bytes each, 8");
+              "WIDTH columns are one access: 1, 2 or 4, or 8 if each has 2 bytes");
 static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
-              "LANES is a power of two: the rows of a warp begin at its multiples");
+              "LANES is a power of two up to 32: a row begins at a multiple of it");
 static_assert(PACKS >= 1 && ROWS >= 1, "a lane has at least one pack of at least one row");
 
 // Neighbouring columns that one access moves: 2 to 16 bytes.

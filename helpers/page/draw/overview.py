@@ -241,7 +241,7 @@ def _boxes() -> dict[tuple[str, ...], tuple[str, str, str]]:
             f"{L1_AND_SHARED_KB} KB per SM",
             f"{shared:.0f} TB/s, ~{near} ns",
         ),
-        ("registers",): ("registers", f"{REGISTER_KB} KB per SM", "each thread's own"),
+        ("registers",): ("registers", f"{REGISTER_KB} KB per SM", "private to each thread"),
     }
 
 
