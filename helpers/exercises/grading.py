@@ -409,10 +409,10 @@ def verdict(name: str, steps: Sequence[Step], code: str, stub: Step | None = Non
             page.say(said, _page(said))
         page.say(f"Our solution: {named(solution)}", f"Our solution: {anchor(solution)}")
     else:
-        place = f"{file}, {found[0].lower()}," if found else file
-        link = anchor(ANSWERS / f"{name}.cu", marked[0] if marked else None, place)
+        here = [line.number for line in lines if "write here" in line.text]
+        link = anchor(ANSWERS / f"{name}.cu", next(iter(here + marked), None), file)
         again = "and run this cell again."
-        page.say(f"Edit {place} {again}", f"<b>Edit {link} {again}</b>")
+        page.say(f"Edit {file} {again}", f"<b>Edit {link} {again}</b>")
     return Verdict("\n".join(page.plain), "".join(page.html), passed=stub is not None)
 
 

@@ -22,7 +22,7 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// The address, in block `rank` (0 or 1), of the variable that `own` points to in this block.
+// The address, in block `rank` (0 or 1), that corresponds to `own` in this block.
 __device__ __forceinline__ const float2* in_block(const float2* own, int rank)
 {
     const float2* there;

@@ -10,9 +10,9 @@
 //     send(message, &slot, &all_arrived, rank);      // to the same slot of block `rank`
 //     mbarrier_wait(&all_arrived);                   // `bytes` have arrived and can be read
 //
-// With this mbarrier_wait, an mbarrier serves one exchange (08_ahead.cu reuses its own). Each block
-// must wait for all messages to it before it exits. `bytes` is the size of the messages of all
-// senders. A slot of 16 bytes must be aligned to 16.
+// With this mbarrier_wait, an mbarrier serves one exchange (08_ahead.cu has a wait of its own).
+// Each block must wait for all messages to it before it exits. `bytes` is the total size of the
+// messages of all senders. A slot of 16 bytes must be aligned to 16.
 #pragma once
 
 // An attribute for a kernel: clusters of CLUSTER blocks; nothing if CLUSTER is 1.
@@ -22,8 +22,9 @@
 #define IN_CLUSTERS
 #endif
 
-static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "whole warps work on a row");
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "CLUSTER must be from 1 to 16");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0,
+              "THREADS must be a multiple of 32, at most 1024");
 
 constexpr int warps = THREADS / 32;       // of a block, all on one row
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
@@ -33,7 +34,7 @@ __device__ __forceinline__ unsigned shared_address(const void* shared)
     return (unsigned)__cvta_generic_to_shared(shared);
 }
 
-// The same address in the shared memory of another block of the cluster.
+// The corresponding address in the shared memory of another block of the cluster.
 __device__ __forceinline__ unsigned cluster_address(const void* shared, int rank)
 {
     unsigned there;
@@ -64,8 +65,8 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
 // The two halves of the cluster's barrier. This arrival does not order memory accesses: any that
 // must come before it require a fence. `.aligned` requires that all threads of a warp execute this
 // same instruction (PTX ISA, "barrier.cluster"), as __syncthreads() does; after a branch such as
-// threadIdx.x == 0, the compiler brings the warp together. CUDA's own functions for this exist only
-// for sm_90 and later.
+// threadIdx.x == 0, the compiler makes the warp reconverge. CUDA's own functions for this are
+// declared only for sm_90 and later, and a build with CLUSTER=1 is for any GPU.
 __device__ __forceinline__ void cluster_arrive_relaxed()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -76,9 +77,9 @@ __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// A block may write to another only once that one has started. So every block initializes its
+// A block may write to another only once that one has started. So every block initialises its
 // mbarrier, to expect `bytes` bytes, and arrives at the cluster's barrier; it waits there before it
-// sends. The fence orders the initialization before the arrival (PTX ISA, "fence").
+// sends. The fence orders the initialisation before the arrival (PTX ISA, "fence").
 // mbarrier_expect may come before or after the fence: no phase ends without its arrival, however
 // early the bytes arrive.
 __device__ __forceinline__ void announce_block(unsigned long long* mbarrier, int bytes)

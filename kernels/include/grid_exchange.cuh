@@ -1,7 +1,7 @@
 // Exchange between blocks anywhere on the GPU: a (max, sum) pair is one aligned word of 64 bits in
 // global memory, so that the data is its own signal. A slot that holds 0 is empty: no pair has
-// these bits, since a sum is 0 only beside the lowest maximum. All blocks must run at the same time
-// (a cooperative launch).
+// these bits, since a sum is 0 only if the maximum is the lowest float. All blocks must run at the
+// same time (a cooperative launch).
 #pragma once
 
 using Message = unsigned long long;
@@ -15,9 +15,9 @@ __device__ __forceinline__ float2 pair_of(Message message)
     return make_float2(__uint_as_float((unsigned)message), __uint_as_float(message >> 32));
 }
 
-// Blocks write and read slots at the same time, so no access may be an ordinary one: these are seen
-// by the whole GPU, as one piece, and in one order for each slot. One piece is what PTX says of an
-// aligned scalar of up to 64 bits; a vector counts as one access for each element.
+// Blocks write and read slots at the same time, so no access may be an ordinary one. Those below
+// are seen by the whole GPU, in one piece, and in one order for each slot. PTX guarantees one piece
+// for an aligned scalar of up to 64 bits; a vector counts as one access for each element.
 __device__ __forceinline__ void store_relaxed(Message* slot, Message message)
 {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(slot), "l"(message) : "memory");

@@ -281,4 +281,5 @@ def _say_mail(mail: Mail) -> str:
     size = f" of {min(mail.sizes)} bytes" if len(mail.sizes) == 1 else ""
     number = counted(high, "message") if low == high else f"{low} to {high} messages"
     pairs, ways = counted(len(mail.counts), "pair"), " and ".join(sorted(mail.ways))
-    return f"In {pairs} of blocks, one sends the other {number}{size} through {ways}."
+    verb = "goes" if low == high == 1 else "go"
+    return f"For {pairs} of sender and receiver, {number}{size} {verb} through {ways}."

@@ -123,7 +123,7 @@ def test_verdict_is_text_within_80_columns_and_a_page_that_marks_the_line(name):
     page = forms["text/html"]
     assert f"<summary>mine/answers/{name}.cu" in page and "__global__" in page
     assert page.count("\u2717") == 1
-    line = re.search(r", line (\d+), and run this cell again", str(verdict))
+    line = re.search(r"[Ll]ine (\d+)", str(verdict))
     assert page.count(f"{line[1]} &gt; " if line else "&gt; <") >= bool(line)
 
 
@@ -135,7 +135,7 @@ def test_links_lead_from_the_notebook_to_the_line_and_to_the_solution(
     (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / folder)
     name = "06_read_once"
-    text = f"mine/answers/{name}.cu, lines 29, 37 and 42,"
+    text = f"mine/answers/{name}.cu"
     link = f'<b>Edit <a href="{up}answers/{name}.cu#line=28">{text}</a> and run'
     verdict = grade(name)
     assert link in verdict.html and f"Edit {text} and run" in verdict.plain
