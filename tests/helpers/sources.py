@@ -1,5 +1,5 @@
-"""Kernels for the tests of helpers: those of this folder, and those of the series with a text
-replaced."""
+"""Kernels for the tests of helpers: one for strided rows, also launched cooperatively, and those of
+the series with a text replaced."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from helpers.catalogue.registry import source
 from helpers.run.bound import bind
 from helpers.simt.cuda_text import kernel_names
 
-FOLDER = Path(__file__).parent
-TOGETHER, APART = ((FOLDER / f"{name}.cu").read_text("utf-8") for name in ("together", "apart"))
+APART = (Path(__file__).parent / "apart.cu").read_text("utf-8")
+TOGETHER = APART.replace("grid = rows * CLUSTER\n", "grid = rows * CLUSTER, cooperative\n")
 
 
 def edited(name: str, *changes: tuple[str, str]) -> str:

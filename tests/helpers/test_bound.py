@@ -17,13 +17,6 @@ pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
 EXAMPLE = source("01_naive.cu")
 
-
-def bytes_of(bound: BoundKernel) -> tuple[np.ndarray, np.ndarray]:
-    """(x, poisoned y) of the kernel's shape."""
-    x = make_input(*bound.problem.shape, dtype=bound.dtype)
-    return x, poisoned(x)
-
-
 # ---- load -------------------------------------------------------------------------------------
 
 
@@ -57,13 +50,13 @@ def test_a_text_is_compiled_for_the_shape_and_a_kernel_taken_as_it_was_compiled(
     bound = bind(TOGETHER, 10, 64, "float16")
     plan = header(TOGETHER).plan(Problem(10, 64, "float16"))
     assert bound.plan == plan and bound.compiled.options == plan.options
-    assert bound.compiled.enable_cooperative_groups and bound.name == "copy_together"
+    assert bound.compiled.enable_cooperative_groups and bound.name == "softmax_apart"
     assert bound.compiled is bound.compiled
-    raw = cupy.RawKernel(
-        TOGETHER, "copy_together", ("-DLANES=4", "-DBFLOAT16"), enable_cooperative_groups=True
-    )
+    options = "-DCLUSTER=1", "-DAHEAD=0", "-DBFLOAT16"
+    raw = cupy.RawKernel(TOGETHER, bound.name, options, enable_cooperative_groups=True)
     again = bind(raw, 10, 64, "bfloat16")
-    assert again.compiled is raw and again.plan.macros == {"LANES": 4} and again.plan.grid == 160
+    assert again.compiled is raw and again.plan.macros == {"CLUSTER": 1, "AHEAD": 0}
+    assert again.plan.grid == 10 != bound.plan.grid
     assert load("07_warp-ROWS2") == kernel_of(load("07_warp-ROWS2"))
 
 
@@ -177,9 +170,3 @@ def test_what_touches_the_gap_between_rows_is_a_bug(case: str) -> None:
     (found,) = bound.simulate(far, y).findings
     assert f" of {name}, whose rows have 400 bytes and start " in found.message
     assert y.base[:3].tolist() == [7] * 3 and (y.base[3 + 100 :: 102][:4] == 7).all()
-
-
-def test_a_workspace_that_is_not_left_as_zeros_is_a_bug() -> None:
-    bound = bind(TOGETHER, 3, 70)  # counts up
-    with pytest.raises(KernelBug, match="^copy_together must leave its workspace zeroed"):
-        bound.run(*bytes_of(bound))

@@ -222,7 +222,7 @@ def test_further_dimensions_of_one_are_taken() -> None:
 
 
 def together(rows: int, cols: int, dtype: str = "float32") -> tuple:
-    """(kernel, grid, block, arguments, shared memory) of a kernel whose blocks wait for all."""
+    """(kernel, grid, block, arguments, shared memory) of a cooperative kernel."""
     bound = bind(TOGETHER, rows, cols, dtype)
     x = make_input(rows, cols, dtype=dtype)
     plan = bound.plan
@@ -232,29 +232,29 @@ def together(rows: int, cols: int, dtype: str = "float32") -> tuple:
 
 def test_workspace_of_any_type_and_length_is_taken_if_it_is_zero_and_long_enough() -> None:
     kernel, grid, block, args, shared_mem = together(3, 70)
-    for workspace in (np.zeros(24, np.uint8), np.zeros((7, 2), np.float64)):
-        launch(kernel, grid, block, (*args[:4], workspace), shared_mem)
+    for workspace in (np.zeros(12, np.uint8), np.zeros((7, 2), np.float64)):
+        launch(kernel, grid, block, (*args[:-1], workspace), shared_mem)
     used = np.zeros(3, np.int64)
     used[2] = 1
     for workspace, text in (
         (used, "workspace must be all zero before the launch"),
-        (np.zeros(23, np.uint8), "workspace has 23 bytes, but the header requires 24"),
+        (np.zeros(11, np.uint8), "workspace has 11 bytes, but the header requires 12"),
     ):
-        wrong = (*args[:4], workspace)
+        wrong = (*args[:-1], workspace)
         assert refusal(kernel, grid, block, wrong, shared_mem, ValueError) == text
-    message = refusal(kernel, grid, block, args[:4], shared_mem, TypeError)
-    assert "takes 5 arguments (x, y, rows, cols, workspace), not 4" in message
+    message = refusal(kernel, grid, block, args[:-1], shared_mem, TypeError)
+    assert "takes 7 arguments (x, y, rows, cols, x_stride, y_stride, workspace), not 6" in message
     other = cupy.RawKernel(kernel.code.replace("* workspace)", "* counter)"), kernel.name)
-    counter = np.zeros(6, np.uint32)
-    message = refusal(other, grid, block, (*args[:4], counter), shared_mem, ValueError)
-    assert "must be x, y, rows, cols, workspace; they are" in message
+    counter = args[-1].view(np.uint32)
+    message = refusal(other, grid, block, (*args[:-1], counter), shared_mem, ValueError)
+    assert "must be x, y, rows, cols, x_stride, y_stride, workspace; they are" in message
 
 
 def test_kernel_without_its_macros_says_how_to_compile_it() -> None:
     kernel, grid, block, args, shared_mem = together(3, 70)
     bare = cupy.RawKernel(kernel.code, kernel.name, enable_cooperative_groups=True)
     assert refusal(bare, grid, block, args, shared_mem, ValueError) == (
-        "copy_together is compiled without -DLANES: compile it for a shape, with "
+        "softmax_apart is compiled without -DCLUSTER, -DAHEAD: compile it for a shape, with "
         "the options of bind(code, rows, cols, dtype)"
     )
 
@@ -344,8 +344,7 @@ def test_gpu_launch_writes_outputs_in_place() -> None:
 def test_gpu_runs_a_cooperative_kernel_in_each_dtype(dtype: str) -> None:
     kernel, grid, block, args, shared_mem = together(3, 70, dtype)
     launch(kernel, grid, block, args, shared_mem)
-    assert args[0].tobytes() == args[1].tobytes()
-    assert args[4].view(np.uint32)[0] == grid
+    check_softmax(args[0], args[1])
 
 
 @pytest.mark.gpu
