@@ -24,7 +24,7 @@ from types import MappingProxyType
 import numpy as np
 
 from .. import simt
-from ..base.arguments import checked
+from ..base.arguments import checked, short
 from ..base.gpu import Gpu, gpu_for_plans
 from ..catalogue.dispatch import changes_of
 from ..catalogue.expressions import MAX_BLOCK
@@ -144,14 +144,11 @@ class Kernel:
         cols: int,
         dtype: str | np.dtype | type = "float32",
         gpu: Gpu | None = None,
-        features: Mapping[str, int | str] = NO_FEATURES,
         **options,
     ) -> bool:
-        """Return whether the kernel, with these features enabled, accepts a problem. Raises what
-        `choosing` and `Problem` raise."""
-        kernel = self.choosing(features)
-        problem = kernel.problem(rows, cols, dtype, **options)
-        return kernel.header.accepts(problem, gpu or gpu_for_plans())
+        """Return whether the kernel accepts a problem. Raises what `Problem` raises."""
+        problem = self.problem(rows, cols, dtype, **options)
+        return self.header.accepts(problem, gpu or gpu_for_plans())
 
     @checked
     def bind(
@@ -455,7 +452,7 @@ class BoundKernel:
     def _check_dtype(self, argument: Argument, array: object) -> None:
         name, expected = argument.name, argument.numpy_dtype(self.dtype)
         if not isinstance(array, np.ndarray) or not array.ndim:
-            raise TypeError(f"{name} must be a numpy array, not {array}")
+            raise TypeError(f"{name} must be a numpy array, not {short(array)}")
         if array.dtype != expected:
             several = len(self.kernel.header.dtypes) > 1
             rule = "the kernel is compiled for" if several else "the header says"
