@@ -51,13 +51,6 @@ ONE_LINE_MORE = SUM.replace("{\n", "{\n    // A comment is enough.\n")
 ANOTHER_STRIDE = SUM.replace("2 *", "1 *")
 ANOTHER_ORDER = SUM.replace("^ 32", "^ 33")
 ANOTHER_BARRIER = SUM.replace("    float", "    __syncthreads();\n    float")
-MAIL = """extern "C" __global__ void mail(float* x, float* y)
-{
-    x[blockIdx.x] = 1.0f;
-    __threadfence();
-    if (blockIdx.x == 2) y[0] = x[0];
-}
-"""
 FILL = 'extern "C" __global__ void fill(const float* x, float* y) { y[threadIdx.x] = 1; }'
 COPY = """extern "C" __global__ void copy(const float* x, float* y)
 {
@@ -415,10 +408,6 @@ def heat(changed: bool) -> None:
     draw.heat([1, 2], [1, 2], [[0.5, 1], [2, 3 + changed]], "Times", "x", "y", "So it is.")
 
 
-def messages(changed: bool) -> None:
-    draw.messages(traced(MAIL.replace("= x[0]", "= x[1]") if changed else MAIL))
-
-
 CHANGED = {  # name -> what draws it, from true data or from changed data
     "step": step("06_registers", "05_float4", "grid"),
     "stacked bars": bars,
@@ -429,7 +418,7 @@ CHANGED = {  # name -> what draws it, from true data or from changed data
     "reduction's order": of_trace(draw.reduction, ANOTHER_ORDER),
     "life": of_trace(draw.life, ANOTHER_BARRIER),
     "owners": of_trace(draw.owners, ANOTHER_STRIDE),
-    "messages": messages,
+    "messages": lambda changed: draw.messages(traced(CHAIN, 20 - changed, 32, (20,))),
 }
 # Those whose text is laid out by its width.
 DEPEND_ON_FONTS = ("step", "stacked bars", "heat", "sectors", "owners", "life")
