@@ -55,7 +55,7 @@ class Owners:
 
     block: np.ndarray  # linear index, or NO_OWNER
     thread: np.ndarray  # within its block
-    several: dict[str, np.ndarray]  # bool per unit: others access it too
+    several: np.ndarray  # bool: others load it too
     times: np.ndarray  # number of accesses
     width: np.ndarray  # bytes per access of a lane
     request: np.ndarray  # bool: covered by the request with the lowest address
@@ -89,8 +89,8 @@ def owners(trace: Trace, by: str = "lane", along: str = "") -> None:
     for name, value, known in (("by", by, UNITS), ("along", along or "row", ALONG)):
         if value not in known:
             raise ValueError(f"{name} is {', '.join(map(repr, known))}, not {value!r}")
-    found, x = _owners(trace), trace.arrays["x"]
-    told = [found.unit(by), found.several[by]]
+    found, x = _owners(trace, by), trace.arrays["x"]
+    told = [found.unit(by), found.several]
     told += [found.width, found.request] if by == "lane" else []
     tall, wide = (_grain(told, *one) for one in ((0, ROWS), (1, COLUMNS)))
 
@@ -124,8 +124,8 @@ def owners(trace: Trace, by: str = "lane", along: str = "") -> None:
     finish(axes.figure, title, _sentence(found, by, along, names))
 
 
-def _owners(trace: Trace) -> Owners:
-    """Collect the loads of x."""
+def _owners(trace: Trace, by: str) -> Owners:
+    """Collect the loads of x; an owner is a lane, a warp or a block."""
     if "x" not in trace.arrays:
         known = ", ".join(trace.arrays) or "none"
         raise ValueError(f"the launch had no array x; its arrays: {known}")
@@ -136,9 +136,8 @@ def _owners(trace: Trace) -> Owners:
     shape = x.elements // x.shape[-1], x.shape[-1]
     count, size = x.elements, x.dtype.itemsize
     block, thread = np.full(count, NO_OWNER), np.zeros(count, np.int64)
-    several = {unit: np.zeros(count, bool) for unit in UNITS}
     times, width = np.zeros((2, count), np.int64)
-    request = np.zeros(count, bool)
+    several, request = np.zeros((2, count), bool)
     ours = [
         one
         for one in trace.accesses
@@ -162,13 +161,12 @@ def _owners(trace: Trace) -> Owners:
         block[places[free]], thread[places[free]] = number, threads[free]
         width[places[free]] = one.width
         others = block[places] != number
-        several["block"][places] |= others
-        several["warp"][places] |= others | (thread[places] // WARP != one.warp)
-        several["lane"][places[others | (thread[places] != threads)]] = True
-    shaped = {unit: flags.reshape(shape) for unit, flags in several.items()}
-    flat = block, thread, times, width, request
-    block, thread, times, width, request = (one.reshape(shape) for one in flat)
-    return Owners(block, thread, shaped, times, width, request)
+        if by != "block":
+            unit = WARP if by == "warp" else 1
+            others |= thread[places] // unit != threads // unit
+        several[places[others]] = True
+    flat = block, thread, several, times, width, request
+    return Owners(*(one.reshape(shape) for one in flat))
 
 
 def _grain(told: Sequence[np.ndarray], axis: int, room: int) -> int:
@@ -293,7 +291,7 @@ def _sentence(found: Owners, by: str, along: str, names: str) -> str:
     columns = f"column{'s' * (len(mine) > 1)} {in_words(mine)}"
     parts = [f"{name} loads {columns} of {names} {row}"]
     parts.append(f"a {along or 'row'} belongs to {_owner_of_line(found, along == 'column')}")
-    if several := int(found.several[by].sum()):
+    if several := int(found.several.sum()):
         parts.append(f"{several} of {unit.size} elements belong to more than one {by}")
     if missing := int((found.times == 0).sum()):
         are = "elements of x are" if missing > 1 else "element of x is"
