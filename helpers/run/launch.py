@@ -78,8 +78,6 @@ def simulate(
     `instruction_limit`, beyond which a batch of blocks counts as hanging, and `watch=(30,)`,
     `follow` and `only_blocks` to record less.
     """
-    if "instruction_limit" in options:
-        options["instruction_limit"] = integer("instruction_limit", options["instruction_limit"])
     plan = _checked(kernel, grid, block, args, shared_mem)
     return execute_simulated(kernel, plan, grid, block, args, **options)
 
