@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -51,14 +49,6 @@ class Attempt:
     def __init__(self, code: str, file: str, dtype: str):
         self.code, self.file, self.dtype = code, file, dtype
         self._runs: dict[object, Execution] = {}
-
-    @cached_property
-    def plain(self) -> str:
-        """The code without comments, with the same line numbers."""
-        pattern = r"//[^\n]*|/\*.*?\*/"
-        return re.sub(
-            pattern, lambda found: "\n" * found[0].count("\n"), self.code, flags=re.DOTALL
-        )
 
     def bind(self, rows: int, cols: int) -> BoundKernel:
         if len(kernel_names(self.code)) != 1 or header(self.code) is None:

@@ -14,6 +14,7 @@ from pathlib import PurePath
 import numpy as np
 
 from ..page.draw.charts import times
+from ..page.rich import tokens_of
 from ..run.references import make_input, special_rows
 from ..simt import Counters, Finding, Findings, Trace
 from ..simt.hardware import SECTOR
@@ -380,9 +381,11 @@ def _worst_line(trace: Trace, badness: Callable[[Counters], float]) -> tuple[int
 
 
 def _line_with(pattern: str, attempt: Attempt) -> int:
-    """The first line of the file that matches `pattern`; 0 if there is none."""
-    found = re.search(pattern, attempt.plain)
-    return attempt.plain.count("\n", 0, found.start()) if found else 0  # it begins with #line
+    """The first line of the file that matches `pattern` outside comments; 0 if there is none."""
+    for number, tokens in enumerate(tokens_of(attempt.code)):  # 0 is the #line directive
+        if re.search(pattern, "".join(text for kind, text in tokens if kind != "comment")):
+            return number
+    return 0
 
 
 # ---- bugs and compiler errors -------------------------------------------------------------------
