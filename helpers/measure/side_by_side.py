@@ -19,12 +19,18 @@ from ..base.gpu import Gpu, gpu_in_use
 from ..catalogue import dispatch, registry
 from ..catalogue.dispatch import chosen, launch_of, step_hash
 from ..catalogue.store import Run
-from ..problem.operations import BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, Operation
+from ..problem.operations import (
+    BACKWARD,
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
+    SOFTMAX,
+    Operation,
+)
 from ..problem.problem import Problem
 from ..problem.shapes import ALONE, REFERENCE_SHAPE, name_of, numbers
 from ..run.bound import load
 from ..run.check import WrongResult
-from ..run.references import allowed, expected, reference, tolerance, ulp
+from ..run.references import allowed, expected, ulp
 from ..simt.words import are
 from . import baselines, bench, campaign, interop, pipelines
 from .baselines import BASELINES, OFFERS, TWO_KERNELS
@@ -50,8 +56,8 @@ def candidate(name: str, problem: Problem, precision: Precision | None = None) -
     """
     offer = OFFERS[problem.operation.name][name]
     call = offer.make(problem) if offer.make else two_kernels_call(problem)
-    check = (precision or Precision()) if problem.plain else check_result
-    judge = partial(*(verify, problem, numbers(problem)), check=check, unwritten=offer.unwritten)
+    check, given = precision or check_result, (verify, problem, numbers(problem))
+    judge = partial(*given, check=check, unwritten=offer.unwritten)
     return Candidate(call, {}, {}, _once(judge) if offer.in_place else judge)
 
 
@@ -89,45 +95,8 @@ def free_memory() -> None:
         sys.modules["torch"].cuda.empty_cache()
 
 
+PRECISE = 1e-4  # additional relative error of softmax alone
 LESS_PRECISE = 1.0  # ulp of the output: the cost of rounding one intermediate result to its dtype
-
-
-def check_softmax(x: np.ndarray, y: np.ndarray) -> float:
-    """Return 0.0 if y is a precise softmax of x; if it is less precise, its largest error in ulp
-    of its dtype. Raise `WrongResult` if it is wrong.
-
-    The reference is softmax in fp64. Our own kernels must be within `references.tolerance` of it:
-    the usual error of fp32 arithmetic and half an ulp of a 16-bit output. A baseline is
-
-    - precise within 1e-4 of each value beyond that;
-    - less precise within `LESS_PRECISE` ulp of the output dtype beyond that;
-    - wrong in all other cases, and if it has NaN where the reference has none, or the reverse.
-    """
-    expected, given = reference(x), y.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        error, allowed = np.abs(given - expected), tolerance(x, expected)
-        precise = (error <= allowed + 1e-4 * expected) | (np.isnan(given) & np.isnan(expected))
-        right = precise | (error <= allowed + LESS_PRECISE * ulp(expected, x.dtype))
-        ulps = error / ulp(expected, x.dtype)
-    if not right.all():
-        wrong = np.count_nonzero(~right)
-        worst = ulps[~right].max()
-        raise WrongResult(
-            f"{wrong} of {x.size} elements {are(wrong)} wrong, by up to {worst:.1f} ulp"
-        )
-    return float(ulps[~precise].max(initial=0.0))
-
-
-@dataclass
-class Precision:
-    """`check_softmax` that records the largest error of the less precise results."""
-
-    worst_ulp: float = 0.0
-
-    def __call__(self, _: Operation, values: Mapping, written: Mapping, *__) -> None:
-        self.worst_ulp = max(self.worst_ulp, check_softmax(values["x"], written["y"]))
-
-
 ROUNDED = {4: 1e-4, 2: 2.0**-7}  # bytes per element -> additional relative error of a baseline
 # Eager PyTorch rounds biased logits and log-probabilities to 16 bits: errors of up to 2^-4 each
 # between 16 and 32.
@@ -140,27 +109,40 @@ def check_result(
     written: Mapping[str, np.ndarray],
     features: Mapping[str, int],
     at: np.ndarray | None = None,
-) -> None:
-    """`check.check_outputs` with a larger tolerance, because some baselines round more often.
-    Raises `WrongResult`.
+) -> float:
+    """Return 0.0 if the outputs of a baseline are precise; if a softmax is less precise, its
+    largest error in ulp of its dtype. Raise `WrongResult` if an output is wrong.
 
-    Each element may have a relative error of `ROUNDED`; a gradient of softmax, which is a
-    difference, has that of its terms.
+    The reference is fp64. Our own kernels must be within `references.allowed` of it: the usual
+    error of fp32 arithmetic and half an ulp of a 16-bit output. Beyond that, a baseline's
+
+    - softmax alone is precise within `PRECISE` of each value, and less precise within
+      `LESS_PRECISE` ulp;
+    - other results, of which some are rounded more often, may have a relative error of `ROUNDED`;
+      a gradient of softmax, which is a difference, has that of its terms.
+
+    All else is wrong, and NaN where the reference has none, or the reverse.
     """
     exact = expected(operation, values, features, at)
+    alone, worst_ulp = operation is SOFTMAX and not any(features.values()), 0.0
     itemsize = values["dy" if operation is BACKWARD else "x"].dtype.itemsize
     for name, array in written.items():
         rounds = itemsize == 2 and (features.get("BIAS") or (name == "dx" and "dloss" in values))
-        share = ROUNDED_LOGITS if rounds else ROUNDED[itemsize]
+        share = PRECISE if alone else ROUNDED_LOGITS if rounds else ROUNDED[itemsize]
         wanted = exact[name].value
-        size = np.abs(wanted)
+        size, in_ulp = np.abs(wanted), ulp(wanted, array.dtype)
         if operation is BACKWARD:
             y, g = (values[key].astype(np.float64) for key in ("y", "dy"))
             y, terms = (np.exp(y), np.abs(g)) if features.get("LOG") else (y, np.abs(y * g))
             size = terms + y * terms.sum(axis=-1, keepdims=True)
         with np.errstate(invalid="ignore"):
-            error = np.abs(array.astype(np.float64) - wanted)
-            right = (error <= allowed(exact[name], array.dtype) + share * size) | (array == wanted)
+            error, own = (
+                np.abs(array.astype(np.float64) - wanted),
+                allowed(exact[name], array.dtype),
+            )
+            same = (array == wanted) | (np.isnan(array.astype(np.float64)) & np.isnan(wanted))
+            precise = same | (error <= own + share * size)
+            right = precise | (error <= own + LESS_PRECISE * in_ulp * alone)
         if not right.all():
             known = ~right & np.isfinite(error)
             off = float(np.max(error / np.maximum(size, 1e-30), initial=0, where=known))
@@ -168,6 +150,18 @@ def check_result(
             raise WrongResult(
                 f"{wrong} of {array.size} elements of {name} {are(wrong)} wrong, by up to {off:.1%}"
             )
+        worst_ulp = max(worst_ulp, float((error / in_ulp)[~precise].max(initial=0.0)))
+    return worst_ulp
+
+
+@dataclass
+class Precision:
+    """`check_result` that records the largest error of the less precise results."""
+
+    worst_ulp: float = 0.0
+
+    def __call__(self, *given) -> None:
+        self.worst_ulp = max(self.worst_ulp, check_result(*given))
 
 
 # ---- the comparison -----------------------------------------------------------------------------

@@ -285,11 +285,6 @@ def agrees(y: np.ndarray, exact: Exact) -> np.ndarray:
     return right | (np.isnan(value) & np.isnan(y))
 
 
-def tolerance(x: np.ndarray, softmax: np.ndarray) -> np.ndarray:
-    """Return the tolerance per element of a kernel's softmax of x, given the exact softmax."""
-    return allowed(Exact(softmax, Rows.of(x).relative * np.abs(softmax)), x.dtype)
-
-
 def expected(
     operation: Operation,
     values: Mapping[str, object],

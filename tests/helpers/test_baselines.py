@@ -43,19 +43,21 @@ def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- how precise a result is --------------------------------------------------------------------
 
 
+def ulp_of(x: np.ndarray, y: np.ndarray, check=check_result) -> float:
+    return check(SOFTMAX, {"x": x, "scale": 1.0}, {"y": y}, {})
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
     x = make_input(9, 300, dtype=dtype)
     y = reference(x)
-    side_by_side.check_softmax(x, (y * (1 + 3e-5)).astype(x.dtype))
-    assert side_by_side.check_softmax(x, y.astype(x.dtype)) == 0
+    ulp_of(x, (y * (1 + 3e-5)).astype(x.dtype))
+    assert ulp_of(x, y.astype(x.dtype)) == 0
     for wrong in (y * 1.01, np.zeros_like(y), np.where(y == y.min(), np.nan, y), y[::-1]):
-        with pytest.raises(WrongResult, match=r"of 2700 elements (are|is) wrong, by up to .* ulp"):
-            side_by_side.check_softmax(x, wrong.astype(x.dtype))
-
-
-def judged(keep, x: np.ndarray, y: np.ndarray) -> None:
-    keep(SOFTMAX, {"x": x}, {"y": y.astype(x.dtype)})
+        with pytest.raises(
+            WrongResult, match=r"of 2700 elements of y (are|is) wrong, by up to .*%"
+        ):
+            ulp_of(x, wrong.astype(x.dtype))
 
 
 def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -> None:
@@ -66,23 +68,22 @@ def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -
     total = terms.sum(axis=-1, keepdims=True)
     once = (terms / total.astype(x.dtype).astype(np.float64)).astype(x.dtype)
     keep = side_by_side.Precision()
-    judged(keep, x, reference(x))
-    assert keep.worst_ulp == 0
-    judged(keep, x, once)
-    assert 0.5 < keep.worst_ulp <= 1.5
+    for y, least, most in ((reference(x), 0, 0), (once, 0.5, 1.5), (reference(x), 0.5, 1.5)):
+        ulp_of(x, y.astype(x.dtype), keep)
+        assert least <= keep.worst_ulp <= most
     for wrong in (once * 1.02, terms / (2.0 ** np.floor(np.log2(total)))):
         with pytest.raises(WrongResult, match="wrong, by up to"):
-            judged(keep, x, wrong)
+            ulp_of(x, wrong.astype(x.dtype))
 
 
 def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
     x = make_input(4, 300, dtype="bfloat16")
     x[0, 3], x[1, 5], x[2, :] = np.nan, np.inf, -np.inf
     y = reference(x).astype(x.dtype)
-    assert np.isnan(y[:3].astype(float)).all() and side_by_side.check_softmax(x, y) == 0
+    assert np.isnan(y[:3].astype(float)).all() and ulp_of(x, y) == 0
     y[1, 5] = 1
-    with pytest.raises(WrongResult, match="1 of 1200 elements is wrong"):
-        side_by_side.check_softmax(x, y)
+    with pytest.raises(WrongResult, match="1 of 1200 elements of y is wrong"):
+        ulp_of(x, y)
 
 
 # ---- fused and related operations ---------------------------------------------------------------
