@@ -3,7 +3,7 @@ the rules of a header as a program of them.
 
 Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions are supported. Expressions that C
 and Python read differently are rejected, such as a chained comparison, which in C compares a truth
-value. A `Domain` says what a value is: an integer (`Integers`), an interval for many problems at
+value. A domain says what a value is: an integer (`Integers`), an interval for many problems at
 once, or text in C++ or Python (in `helpers.export`).
 """
 
@@ -14,13 +14,14 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..simt.words import counted
 
 Value = Any  # what a domain computes with
+Domain = Any  # has the methods of `Integers`
 Names = Mapping[str, Value]
-Evaluate = Callable[[Names, "Domain"], Value]
+Evaluate = Callable[[Names, Domain], Value]
 
 ARITIES = {"min": 2, "max": 2, "ceil_div": 2, "power_of_two": 1}
 LIMIT = 2**63  # a C long long is below it
@@ -61,25 +62,6 @@ class DivisionByZero(ExpressionError):
 
 class Rejected(ValueError):
     """A problem does not meet a requirement of a header, or no case of a definition holds."""
-
-
-class Domain(Protocol):
-    """What the rules of a header are evaluated over."""
-
-    def number(self, number: int) -> Value:
-        """Return an integer as a value."""
-
-    def apply(self, function: str, *values: Value) -> Value:
-        """Apply one of `FUNCTIONS`."""
-
-    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> Value:
-        """Evaluate `&&` if `conjunction`, else `||`: each part if those before do not decide."""
-
-    def define(self, definition: Definition, names: Names) -> Value:
-        """Return the value of the first case whose condition holds or is None."""
-
-    def require(self, requirement: Requirement, names: Names) -> None:
-        """Reject the problem, or part of the problems, if a requirement is not met."""
 
 
 class Expression:
@@ -193,13 +175,16 @@ class Requirement(NamedTuple):
 
 
 class Integers:
-    """The domain of one problem. Results that C and Python compute differently are rejected:
-    division of a negative number, which C rounds towards zero, and overflow of 64 bits."""
+    """The domain of one problem; every domain has its methods. Results that C and Python compute
+    differently are rejected: division of a negative number, which C rounds towards zero, and
+    overflow of 64 bits."""
 
     def number(self, number: int) -> int:
+        """Return an integer as a value."""
         return number
 
     def apply(self, function: str, *values: int) -> int:
+        """Apply one of `FUNCTIONS`."""
         if function in COMPARISONS:
             return int(FUNCTIONS[function](*values))
         if function in DIVISIONS:
@@ -214,18 +199,21 @@ class Integers:
         return value
 
     def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> int:
+        """Evaluate `&&` if `conjunction`, else `||`: each part if those before do not decide."""
         for part in parts:
             if (part(names, self) != 0) is not conjunction:
                 return int(not conjunction)
         return int(conjunction)
 
     def define(self, definition: Definition, names: Names) -> int:
+        """Return the value of the first case whose condition holds or is None."""
         for value, condition in definition.cases:
             if condition is None or condition.value(names):
                 return value.value(names)
         raise Rejected(f"no case of {definition.name} holds")
 
     def require(self, requirement: Requirement, names: Names) -> None:
+        """Reject the problem, or part of the problems, if a requirement is not met."""
         if not requirement.condition.value(names):
             given = ", ".join(f"{name} = {names[name]}" for name in ("rows", "cols"))
             raise Rejected(f"requires {requirement.condition.text}, got {given}")
