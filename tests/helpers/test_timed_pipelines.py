@@ -134,20 +134,6 @@ def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) ->
     assert len(series.pipeline_us) == 3
 
 
-@pytest.mark.parametrize(
-    ("compute", "text"),
-    [
-        (lambda x: 0 * x, "all zero"),
-        (lambda x: reference(x) * 1.02, "are wrong"),
-        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in its output"),
-    ],
-)
-def test_wrong_output_has_no_time(compute, text: str, machine) -> None:
-    makers = {"right": machine.maker("right", 5.0), "wrong": machine.maker("wrong", 5.0, compute)}
-    with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
-        pipelines.measure(makers, Problem(3, 40))
-
-
 def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
     """By launching it once more over a poisoned x and y."""
     calls = itertools.count()
