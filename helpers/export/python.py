@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..base.gpu import H200, SHARED_KB
 from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, Rank
-from ..catalogue.expressions import Expression
+from ..catalogue.expressions import Definition, Expression
 from ..catalogue.plan import Header
 from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned, tuned_table
@@ -284,21 +284,15 @@ def _kernels(steps: Sequence[str]) -> str:
 def _rules(header: Header) -> dict[str, str]:
     """Return the rules of a header in Python, in the order of their evaluation."""
     found = {}
-    for entry in header.build:
-        cases = [(_python(value), when and _python(when)) for value, when in entry.cases]
-        if entry.name in header.fixed:
-            cases = [(str(header.fixed[entry.name]), None)]
-        elif entry.name == "LATE":
-            cases.insert(0, ("1", "isAlike == 0"))
-        last = "no_case()" if cases[-1][1] else cases.pop()[0]
-        found[entry.name] = "".join(f"{value} if {when} else " for value, when in cases) + last
+    for step in header.program(any_start=True).steps:
+        if isinstance(step, Definition):
+            *cases, (last, when) = step.cases
+            cases += [(last, when)] if when else []
+            parts = [f"{_python(value)} if {_python(when)} else " for value, when in cases]
+            found[step.name] = "".join(parts) + ("no_case()" if when else _python(last))
     limits = [header.rules[name] for name in ("Columns", "Features") if name in header.rules]
     found["columns"] = " and ".join(f"({_python(limit)})" for limit in limits)
-    names = {"block": "block", "grid": "grid", "shared_mem": "Shared", "workspace": "Workspace"}
-    for name, rule in names.items():
-        if rule in header.rules and header.rules[rule].text != "0":
-            found[name] = _python(header.rules[rule])
-    return found
+    return {name: rule for name, rule in found.items() if (name, rule) != ("shared_mem", "0")}
 
 
 def _python(expression: Expression) -> str:
