@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod  # [best]
 
 import cupy
@@ -28,8 +27,8 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
     of a new array again while the graph still writes to it.
     A graph with few long rows keeps a workspace forever, 140 KB on an H200.  # [workspace]
 
-    Raises `TypeError` for another dtype and for x that is not a CuPy array, `ValueError` for an
-    axis out of range, an invalid `out`, a new array in a graph, and an array that no kernel
+    Raises `TypeError` for another dtype and an argument that is not a CuPy array, `ValueError` for
+    an axis out of range, an invalid `out`, a new array in a graph, and an array that no kernel
     accepts, and `CudaError`.
     """
     _check_array("x", x)
@@ -42,7 +41,10 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
         stride = _row_stride  # [not best]
         stride = _row_stride if last else _whole_stride  # [best]
         if out is not None:
-            _check_out(x, out, stride)
+            _check_like("out", out, x.shape, (x.dtype.name,), x)
+            if stride(out) is None:
+                raise ValueError(f"out must have contiguous rows, got strides {out.strides}")
+            _check_no_overlap(out, x)
         copied = stride(x) is None
         _check_capture(out is None, f"copy x, whose strides are {x.strides}" if copied else "")
         y = cupy.empty(x.shape, x.dtype) if out is None else out
@@ -91,14 +93,14 @@ def _check_array(name: str, x: cupy.ndarray) -> None:
         raise ValueError(f"{name} must have at least one dimension")
 
 
-def _check_out(x: cupy.ndarray, out: cupy.ndarray, stride: Callable) -> None:
-    if not isinstance(out, cupy.ndarray) or (out.shape, out.dtype) != (x.shape, x.dtype):
-        raise ValueError(f"out must be a CuPy array of shape {x.shape} and dtype {x.dtype}")
-    if out.device != x.device:
-        raise ValueError(f"out must be on {x.device}, like x, not {out.device}")
-    if stride(out) is None:
-        raise ValueError(f"out must have contiguous rows, got strides {out.strides}")
-    _check_no_overlap(out, x)
+def _check_like(name: str, array, shape: tuple, dtypes: tuple[str, ...], x: cupy.ndarray) -> None:
+    if not isinstance(array, cupy.ndarray) or array.dtype.name not in dtypes:
+        what = getattr(array, "dtype", type(array).__name__)
+        raise TypeError(f"{name} must be a CuPy array of {' or '.join(dtypes)}, got {what}")
+    if array.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
+    if array.device != x.device:
+        raise ValueError(f"{name} must be on {x.device}, like the first array, not {array.device}")
 
 
 def _check_no_overlap(out: cupy.ndarray, *others: cupy.ndarray) -> None:

@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 import cupy
 
-from .cupy_arrays import _check_array, _check_capture, _check_no_overlap, _extent
+from .cupy_arrays import (
+    _check_array,
+    _check_capture,
+    _check_like,
+    _check_no_overlap,
+    _extent,
+)
 from .launching import device
 from .layouts import broadcasts, diagonal_of, rows_of
 
@@ -315,13 +321,3 @@ def _dropout_numbers(p: float, seed: int, offset: int) -> dict:
 def _check_fraction(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"{name} must be 0 to 1, got {value}")
-
-
-def _check_like(name: str, array, shape: tuple, dtypes: tuple[str, ...], x: cupy.ndarray) -> None:
-    if not isinstance(array, cupy.ndarray) or array.dtype.name not in dtypes:
-        what = getattr(array, "dtype", type(array).__name__)
-        raise TypeError(f"{name} must be a CuPy array of {' or '.join(dtypes)}, got {what}")
-    if array.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
-    if array.device != x.device:
-        raise ValueError(f"{name} must be on {x.device}, like the first array, not {array.device}")

@@ -248,22 +248,16 @@ def test_a_gradient_may_take_the_place_of_the_logits(place) -> None:
 
 
 @pytest.mark.parametrize("shape", MASKS)
-def test_a_mask_and_a_bias_are_broadcast(shape: tuple, place) -> None:
+def test_a_mask_and_a_bias_are_broadcast_but_not_written_out(shape: tuple, place) -> None:
     x, mask, bias = values(*SHAPE), hidden(*shape), 3 * values(*shape)
-    y = place.module.scaled_masked_softmax(place.put(x), place.put(mask), scale=0.5)
-    of_all = np.ascontiguousarray(np.broadcast_to(mask, SHAPE)).reshape(-1, 256).view(np.uint8)
-    check(place.host(y), x, {"MASK": 1}, mask=of_all, scale=0.5)
-    y = place.module.scaled_masked_softmax(place.put(x), bias=place.put(bias))
-    of_all = np.broadcast_to(bias, SHAPE).reshape(-1, 256)
-    check(place.host(y), x, {"BIAS": 1}, bias=of_all)
-
-
-@pytest.mark.parametrize("shape", MASKS)
-def test_masks_and_biases_are_not_written_out(shape: tuple, here: Here) -> None:
-    mask, bias = here.put(hidden(*shape)), here.put(values(*shape))
-    here.module.scaled_masked_softmax(here.put(values(*SHAPE)), mask, bias=bias)
-    launch = here.driver.launches[-1]
-    assert (launch.mask, launch.bias) == (mask.data.ptr, bias.data.ptr)
+    given, fused = (place.put(mask), place.put(bias)), place.module.scaled_masked_softmax
+    y = fused(place.put(x), given[0], bias=given[1], scale=0.5)
+    mask, bias = (np.broadcast_to(array, SHAPE).reshape(-1, 256) for array in (mask, bias))
+    of = {"mask": mask.view(np.uint8), "bias": bias, "scale": 0.5}
+    check(place.host(y), x, {"MASK": 1, "BIAS": 1}, **of)
+    if isinstance(place, Here):
+        launch = place.driver.launches[-1]
+        assert (launch.mask, launch.bias) == tuple(array.data.ptr for array in given)
 
 
 def test_causal_hides_what_is_above_the_diagonal(place) -> None:
@@ -314,7 +308,8 @@ def test_wrong_use_is_refused(here: Here) -> None:
         ("x must have at least one dim", lambda: soft(put(np.array(1, np.float32)))),
         ("an output must not overlap", lambda: soft(small, -1, small)),
         ("an output must not overlap", lambda: soft(whole[:4], -1, whole[3:7])),
-        (r"out must be a CuPy array of shape \(4, 64\)", lambda: soft(small, -1, x)),
+        (r"out must have shape \(4, 64\), got \(4, 512\)", lambda: soft(small, -1, x)),
+        ("out must be a CuPy array of float32, got bool", lambda: soft(x, -1, mask)),
         ("have contiguous rows, got strides", lambda: soft(small, -1, turned)),
         ("x must be a CuPy array, got ndarray", lambda: fused(values(4, 512))),
         ("got int64", lambda: fused(ints)),
