@@ -165,7 +165,7 @@ def host_text(path: Path, folders: list[Path], seen: set[Path]) -> str:
 
     text = cuda_text.strip_comments(sources.read(path))
     plain = sources.plain_text(text)
-    for start, stop, body, _ in sorted(sources.declarations(plain), reverse=True):
+    for start, stop, body, *_ in sorted(sources.declarations(plain), reverse=True):
         head = plain[start:body]
         if body < 0 or not re.search(r"__(global|device)__", head) or "__host__" in head:
             continue

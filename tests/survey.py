@@ -100,7 +100,7 @@ def survey(path: Path, options: list[str], log: Path) -> list[dict]:
     for one, text in source.texts.items():
         plain, file = sources.plain_text(text), os.path.realpath(one)
         every = sources.declarations(plain)
-        defined = "\n".join(plain[start:stop] for start, stop, body, _ in every if body >= 0)
+        defined = "\n".join(plain[start:stop] for start, stop, body, *_ in every if body >= 0)
         for name in cuda_text.kernel_names(defined):
             if (file, name) not in done:
                 signal.setitimer(signal.ITIMER_PROF, SECONDS)
