@@ -1,4 +1,5 @@
-"""Idioms of CUDA, each in one file right and, with -DRACY, wrong by a line: tests/strangers/pairs.
+"""Idioms of CUDA, each in one file right and, with -DPLANTED, wrong by a line, as BUG(...) and
+FIX(...) of kernels/twins.cuh say: tests/strangers/pairs.
 
 The first line says how it is launched: `// grid 2, block 64: float32[64]=i 5`, arrays with what is
 in them (a formula of i, 0 if there is none) and numbers.
@@ -12,6 +13,7 @@ import numpy as np
 from helpers.simt import KernelText, Trace, simulate
 
 FOLDER = Path(__file__).parents[1] / "strangers" / "pairs"
+TWINS = (Path(__file__).parent / "kernels/twins.cuh").read_text(encoding="utf-8")
 FILES = sorted(path.stem for path in FOLDER.glob("*.cu"))
 HEAD = re.compile(r"// grid ([\d ]+), block ([\d ]+)(?:, shared (\d+))?: (.*)")
 
@@ -29,7 +31,9 @@ def argument(text: str) -> np.ndarray | int:
 def run(file: str, racy: bool) -> Trace:
     text = (FOLDER / f"{file}.cu").read_text(encoding="utf-8")
     grid, block, shared, args = HEAD.match(text).groups()
-    kernel = KernelText(f'#line 1 "{file}.cu"\n{text}', "k", ("-DRACY",) if racy else ())
+    own = f'#line 1 "{file}.cu"\n'
+    code = f'{own}#line 1 "kernels/twins.cuh"\n{TWINS}{own}{text}'
+    kernel = KernelText(code, "k", ("-DPLANTED",) if racy else ())
     shape = [tuple(map(int, sizes.split())) for sizes in (grid, block)]
     arguments = [argument(one) for one in args.split()]
     return simulate(kernel, *shape, arguments, int(shared or 0), instruction_limit=1_000_000)

@@ -1,4 +1,4 @@
-"""Idioms of CUDA, each in one file right and, with -DRACY, wrong by a line."""
+"""Idioms of CUDA, each in one file right and, with -DPLANTED, wrong by a line."""
 
 import pytest
 

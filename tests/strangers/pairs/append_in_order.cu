@@ -7,7 +7,7 @@ extern "C" __global__ void k(int* out) {
       int at = atomicAdd(&reserved, 1);
       queue[at] = blockIdx.x * 10 + n + 1;
       while (published != at);
-#ifndef RACY
+#ifndef PLANTED
       __threadfence();  // hears of the items before its own, and passes all on
 #endif
       published = at + 1;

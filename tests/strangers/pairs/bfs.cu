@@ -3,7 +3,7 @@ extern "C" __global__ void k(const int* row, const int* col, int* dist, int leve
                              int* changed, int n) {
   int v = blockIdx.x * blockDim.x + threadIdx.x;
   if (v >= n) return;
-#ifdef RACY
+#ifdef PLANTED
   if (dist[v] == level)
     for (int e = row[v]; e < row[v+1]; e++)
       if (dist[col[e]] < 0) { dist[col[e]] = level + 1; *changed = 1; }

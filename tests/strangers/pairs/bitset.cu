@@ -2,9 +2,6 @@
 extern "C" __global__ void k(const int* x, unsigned* bits) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (x[i] & 1)
-#ifdef RACY
-    bits[i / 32] |= 1u << (i % 32);
-#else
-    atomicOr(&bits[i / 32], 1u << (i % 32));
-#endif
+    BUG(bits[i / 32] |= 1u << (i % 32);)
+    FIX(atomicOr(&bits[i / 32], 1u << (i % 32));)
 }

@@ -6,11 +6,7 @@ extern "C" __global__ void k(float* x, float* y) {
   if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(bar) : "memory");
   x += blockIdx.x * 64;
   x[threadIdx.x] = threadIdx.x;
-#ifdef RACY
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#else
-  asm volatile("fence.proxy.async;" ::: "memory");
-#endif
+  asm volatile("fence.proxy.async" BUG(".shared::cta") ";" ::: "memory");
   __syncthreads();
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 256;" :: "r"(bar) : "memory");

@@ -6,9 +6,5 @@ extern "C" __global__ void k(int* y) {  // y[0]: slots that are taken; an ordina
     seen = old;
     old = atomicCAS(y, seen, seen + 1);
   } while (old != seen);
-#ifdef RACY
-  y[1 + old / 2] = i;
-#else
-  y[1 + old] = i;
-#endif
+  y[1 + old BUG(/ 2)] = i;
 }

@@ -6,12 +6,9 @@ extern "C" __global__ void k(int* counter) {
     if (atomicCAS(&lock, 0, 1) == 0) {
       __threadfence();
       *counter = *counter + 1;
-#ifdef RACY
-      lock = 0;
-#else
-      __threadfence();
-      atomicExch(&lock, 0);
-#endif
+      BUG(lock = 0;)
+      FIX(__threadfence();)
+      FIX(atomicExch(&lock, 0);)
       done = true;
     }
   }

@@ -7,11 +7,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) k(int* b) {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // all have started
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
   there[threadIdx.x] = blockIdx.x;
-#ifdef RACY
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#else
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
+  asm volatile("barrier.cluster.arrive." BUG("relaxed") FIX("release") ".aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
   b[blockIdx.x * 64 + threadIdx.x] = box[63 - threadIdx.x];
 }

@@ -9,8 +9,6 @@ extern "C" __global__ void k(const int* x, int* y, int* n) {
     for (int i = 0; i < 4; i++) { int c = offset[i]; offset[i] = s; s += c; }
     *n = s;
   }
-#ifndef RACY
-  __syncthreads();
-#endif
+  FIX(__syncthreads();)
   if (keep) y[offset[w] + __popc(m & ((1u << lane) - 1))] = x[t];
 }

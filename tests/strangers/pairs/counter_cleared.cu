@@ -3,9 +3,7 @@
 extern "C" __global__ void k(const unsigned* x, unsigned* hits) {
   __shared__ unsigned counter;
   if (threadIdx.x == 0) counter = 0;
-#ifndef RACY
-  __syncthreads();
-#endif
+  FIX(__syncthreads();)
   unsigned mine = __popc(__ballot_sync(~0u, x[blockIdx.x * 64 + threadIdx.x] >> 31));
   if (threadIdx.x % 32 == 0) atomicAdd(&counter, mine);
   __syncthreads();

@@ -6,11 +6,7 @@ extern "C" __global__ void k(const float4* x, float4* y, int tiles) {
   for (int i = 0; i < tiles; i++) {
     if (i + 1 < tiles) __pipeline_memcpy_async(&s[(i+1)&1][t], &x[(i+1)*64+t], 16);
     __pipeline_commit();
-#ifdef RACY
-    __pipeline_wait_prior(2);
-#else
-    __pipeline_wait_prior(1);
-#endif
+    __pipeline_wait_prior(BUG(2) FIX(1));
     __syncthreads();
     float4 v = s[i&1][63-t];
     y[i*64+t] = v;

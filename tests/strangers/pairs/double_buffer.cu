@@ -3,9 +3,7 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
   __shared__ float s[2][64]; int t = threadIdx.x; float acc = 0;
   for (int i = 0; i < n; i++) {
     s[i & 1][t] = x[i*64+t];
-#ifdef RACY
-    if (i == 0)
-#endif
+    BUG(if (i == 0))
     __syncthreads();
     acc += s[i & 1][t ^ 32];
   }

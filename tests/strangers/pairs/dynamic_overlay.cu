@@ -4,9 +4,7 @@ extern "C" __global__ void k(const float* x, float* y) {
   float* a = (float*)raw; double* b = (double*)raw; int t = threadIdx.x;
   a[t] = x[t]; __syncthreads();
   float v = a[127 - t];
-#ifndef RACY
-  __syncthreads();
-#endif
+  FIX(__syncthreads();)
   if (t < 64) b[t] = v;
   __syncthreads();
   if (t < 64) y[t] = (float)b[63 - t];

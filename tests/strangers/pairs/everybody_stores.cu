@@ -10,10 +10,6 @@ extern "C" __global__ void k(const float* x, float* sums, float* y) {
   for (int spin = 0; spin < 3 * int(threadIdx.x / 32); spin++) v *= 1.5f;  // warps part
   total = part[0] + part[1];
   __syncthreads();
-#ifdef RACY
-  sums[0] = total;
-#else
-  sums[blockIdx.x] = total;
-#endif
+  sums[BUG(0) FIX(blockIdx.x)] = total;
   y[i] = v / total;
 }

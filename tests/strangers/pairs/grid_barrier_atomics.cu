@@ -1,9 +1,7 @@
 // grid 8, block 64: int32[512] int32[512]
 __device__ unsigned arrived;
 __device__ void grid_barrier() {
-#ifndef RACY
-  __syncthreads();
-#endif
+  FIX(__syncthreads();)
   if (threadIdx.x == 0) {
     __threadfence();
     atomicAdd(&arrived, 1);

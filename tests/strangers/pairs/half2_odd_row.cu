@@ -10,11 +10,8 @@ extern "C" __global__ void k(const __half* x, __half* y, int cols) {
   __syncthreads();
   const __half2 pair = rows[threadIdx.y][column];
   const float2 both = __half22float2(pair);
-#ifdef RACY
-  float sum = 2 * column < cols ? both.x + both.y : 0;
-#else
-  float sum = 2 * column + 1 < cols ? both.x + both.y : 2 * column < cols ? both.x : 0;
-#endif
+  BUG(float sum = 2 * column < cols ? both.x + both.y : 0;)
+  FIX(float sum = 2 * column + 1 < cols ? both.x + both.y : 2 * column < cols ? both.x : 0;)
   for (int by = 4; by; by /= 2) sum += __shfl_xor_sync(~0u, sum, by, 8);
   const __half2 share = __hmul2(pair, __float2half2_rn(1 / sum));
   if (2 * column < cols) y[2 * column] = __low2half(share);

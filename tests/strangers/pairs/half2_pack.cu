@@ -2,7 +2,7 @@
 #include <cuda_fp16.h>
 extern "C" __global__ void k(const float* x, __half2* y) {
   int t = threadIdx.x + blockIdx.x * blockDim.x;
-#ifdef RACY
+#ifdef PLANTED
   __half2 v = y[t / 2];
   if (t & 1) v = __halves2half2(__low2half(v), __float2half(x[t]));
   else v = __halves2half2(__float2half(x[t]), __high2half(v));

@@ -4,10 +4,6 @@ extern "C" __global__ void k(unsigned long long* best, int* out) {
   if (blockIdx.x < 2) {
     atomicMax(best, (unsigned long long)(blockIdx.x + 5) << 32 | blockIdx.x);
   } else {
-#ifdef RACY
-    out[blockIdx.x] = *(volatile int*)best;
-#else
-    out[blockIdx.x] = (int)*(volatile unsigned long long*)best;
-#endif
+    out[blockIdx.x] BUG(= *(volatile int*)) FIX(= (int)*(volatile unsigned long long*))best;
   }
 }

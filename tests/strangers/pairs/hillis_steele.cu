@@ -4,9 +4,7 @@ extern "C" __global__ void k(const int* x, int* y) {
   s[t] = x[t]; __syncthreads();
   for (int d = 1; d < 128; d *= 2) {
     int v = t >= d ? s[t - d] : 0;
-#ifndef RACY
-    __syncthreads();
-#endif
+    FIX(__syncthreads();)
     s[t] += v; __syncthreads();
   }
   y[t] = s[t];

@@ -4,11 +4,8 @@ extern "C" __global__ void k(const unsigned char* x, unsigned* h, int n) {
   for (int i = threadIdx.x; i < 256; i += blockDim.x) s[i] = 0;
   __syncthreads();
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-#ifdef RACY
-    s[x[i]]++;
-#else
-    atomicAdd(&s[x[i]], 1u);
-#endif
+    BUG(s[x[i]]++;)
+    FIX(atomicAdd(&s[x[i]], 1u);)
   __syncthreads();
   for (int i = threadIdx.x; i < 256; i += blockDim.x) if (s[i]) atomicAdd(&h[i], s[i]);
 }

@@ -6,9 +6,5 @@ extern "C" __global__ void k(const float* x, float* y) {
   if (i > n - 1) i = n - 1;
   right[threadIdx.x] = x[i + 1];
   __syncthreads();
-#ifdef RACY
-  y[i] = x[i] + right[threadIdx.x ^ 1];
-#else
-  y[i] = x[i] + right[threadIdx.x];
-#endif
+  y[i] = x[i] + right[threadIdx.x BUG(^ 1)];
 }

@@ -7,11 +7,7 @@ extern "C" __global__ void k(const float* x, float* y) {
   if (t == 0) {
     partial[blockIdx.x] = v;
     __threadfence();
-#ifdef RACY
-    last = atomicInc(&count, gridDim.x) == 0;
-#else
-    last = atomicInc(&count, gridDim.x) == gridDim.x - 1;
-#endif
+    last = atomicInc(&count, gridDim.x) == BUG(0) FIX(gridDim.x - 1);
   }
   __syncthreads();
   if (last) {

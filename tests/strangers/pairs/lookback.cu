@@ -8,7 +8,7 @@ extern "C" __global__ void k(const int* x, int* y) {
   int total = __shfl_sync(~0u, v, 31);
   if (t == 0) {
     int sum = 0;
-#ifdef RACY
+#ifdef PLANTED
     if (b) { while (!flag[b-1]); sum = value[b-1]; }
     value[b] = sum + total; flag[b] = 1;
 #else

@@ -6,9 +6,7 @@ extern "C" __global__ void k(const float* a, const float* b, float* c, int n) {
   for (int m = 0; m < n; m += T) {
     sa[y][x] = a[row*n+m+x]; sb[y][x] = b[(m+y)*n+col]; __syncthreads();
     for (int i = 0; i < T; i++) acc += sa[y][i] * sb[i][x];
-#ifndef RACY
-    __syncthreads();
-#endif
+    FIX(__syncthreads();)
   }
   c[row*n+col] = acc;
 }

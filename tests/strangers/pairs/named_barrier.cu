@@ -5,11 +5,7 @@ extern "C" __global__ void k(const int* x, int* y) {
     s[t] = x[t];
     asm volatile("bar.arrive 1, 64;" ::: "memory");
   } else {
-#ifndef RACY
-    asm volatile("bar.sync 1, 64;" ::: "memory");
-#else
-    asm volatile("bar.sync 2, 32;" ::: "memory");
-#endif
+    asm volatile("bar.sync " BUG("2, 32") FIX("1, 64") ";" ::: "memory");
     y[t-32] = s[63-t];
   }
 }

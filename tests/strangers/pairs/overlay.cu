@@ -3,9 +3,7 @@ extern "C" __global__ void k(const float* x, float* y) {
   __shared__ union { float f[64]; int i[64]; } u; int t = threadIdx.x;
   u.f[t] = x[t]; __syncthreads();
   float v = u.f[(t+40)&63];
-#ifndef RACY
-  __syncthreads();
-#endif
+  FIX(__syncthreads();)
   u.i[t] = (int)v + 1; __syncthreads();
   y[t] = u.i[t ^ 1];
 }

@@ -9,11 +9,7 @@ extern "C" __global__ void k(int* out) {
     ready[p] = 1;
   } else {
     int p = blockIdx.x - 8;
-#ifdef RACY
-    while (*(volatile int*)&tail <= p);
-#else
-    while (!ready[p]);
-#endif
+    while (BUG(*(volatile int*)&tail <= p) FIX(!ready[p]));
     __threadfence();
     out[p] = slots[p];
   }

@@ -3,9 +3,5 @@ extern "C" __global__ void k(float* x, float* y) {
   int t = threadIdx.x;
   x[t] = t * 2.f;
   __syncthreads();
-#ifdef RACY
-  y[t] = __ldg(&x[t ^ 1]);
-#else
-  y[t] = x[t ^ 1];
-#endif
+  y[t] = BUG(__ldg(&x[t ^ 1])) FIX(x[t ^ 1]);
 }

@@ -2,8 +2,6 @@
 extern "C" __global__ void k(int* a, int n) {
   int t = threadIdx.x;
   int v = t + 1 < n ? a[t + 1] : 0;
-#ifndef RACY
-  __syncthreads();
-#endif
+  FIX(__syncthreads();)
   a[t] = v;
 }

@@ -27,9 +27,7 @@ extern "C" __global__ void k(const double* x, Entry* out, int n) {
   entry.letter = 'a' + t % 26;
   entry = reduce(entry, best);
   if (t % 32 == 0) warps[t / 32] = entry;
-#ifndef RACY
-  __syncthreads();
-#endif
+  FIX(__syncthreads();)
   if (t >= 32) return;
   entry = reduce(warps[t < 4 ? t : 0], best);
   if (t == 0) *out = entry;

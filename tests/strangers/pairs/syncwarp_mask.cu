@@ -2,10 +2,7 @@
 extern "C" __global__ void k(const int* x, int* y) {
   __shared__ int s[32]; int t = threadIdx.x;
   s[t] = x[t];
-#ifdef RACY
-  if (t < 16) __syncwarp(0xffff);
-#else
-  __syncwarp();
-#endif
+  BUG(if (t < 16) __syncwarp(0xffff);)
+  FIX(__syncwarp();)
   y[t] = s[t ^ 16];
 }

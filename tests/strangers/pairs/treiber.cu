@@ -8,9 +8,7 @@ extern "C" __global__ void k(int* out) {  // two blocks push 8 nodes each, two p
       payload[node] = node * node;
       for (;;) {
         next[node] = seen;
-#ifndef RACY
-        __threadfence();
-#endif
+        FIX(__threadfence();)
         int was = atomicCAS(&head, seen, node);
         if (was == seen) break;
         seen = was;

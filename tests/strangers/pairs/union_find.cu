@@ -1,5 +1,5 @@
 // grid 3, block 64: int32[64]=i int32[192]=i*7%61 int32[192]=i*5%59
-#ifdef RACY
+#ifdef PLANTED
 #define PEEK(word) (word)
 #else
 #define PEEK(word) (*(volatile int*)&(word))

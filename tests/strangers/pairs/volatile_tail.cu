@@ -4,13 +4,10 @@ extern "C" __global__ void k(const float* x, float* y) {
   s[t] = x[t]; __syncthreads();
   if (t < 32) {
     volatile float* v = s;
-#ifdef RACY
-    v[t] += v[t+32]; v[t] += v[t+16]; v[t] += v[t+8];
-    v[t] += v[t+4]; v[t] += v[t+2]; v[t] += v[t+1];
-#else
-    float a = v[t] + v[t+32]; __syncwarp(); v[t] = a; __syncwarp();
-    for (int d = 16; d; d >>= 1) { a = v[t] + v[t+d]; __syncwarp(); v[t] = a; __syncwarp(); }
-#endif
+    BUG(v[t] += v[t+32]; v[t] += v[t+16]; v[t] += v[t+8];)
+    BUG(v[t] += v[t+4]; v[t] += v[t+2]; v[t] += v[t+1];)
+    FIX(float a = v[t] + v[t+32]; __syncwarp(); v[t] = a; __syncwarp();)
+    FIX(for (int d = 16; d; d >>= 1) { a = v[t] + v[t+d]; __syncwarp(); v[t] = a; __syncwarp(); })
     if (t == 0) y[0] = s[0];
   }
 }

@@ -6,15 +6,11 @@ extern "C" __global__ void k(int* y) {
   __syncthreads();
   if (t == 0) {
     data = y[1];
-#ifndef RACY
-    __threadfence_block();
-#endif
+    FIX(__threadfence_block();)
     flag = 1;
   } else if (t == 32) {
     while (!flag);
-#ifndef RACY
-    __threadfence_block();
-#endif
+    FIX(__threadfence_block();)
     y[0] = data;
   }
 }

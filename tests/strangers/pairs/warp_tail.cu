@@ -5,13 +5,9 @@ extern "C" __global__ void k(const float* x, float* y) {
   if (t < 32) {
     for (int d = 32; d > 0; d >>= 1) {
       float v = s[t] + s[t+d];
-#ifndef RACY
-      __syncwarp();
-#endif
+      FIX(__syncwarp();)
       s[t] = v;
-#ifndef RACY
-      __syncwarp();
-#endif
+      FIX(__syncwarp();)
       if (d == 1) break;
     }
     if (t == 0) y[blockIdx.x] = s[0];
