@@ -13,8 +13,11 @@ from helpers.simt import KernelText, include_folders, simulate
 FILE = '#line 1 "kernels/x.cu"\n'
 LIMIT = 3_000_000  # instructions; a wait that never ends is to be found soon
 Run = Callable[..., None]
-# Calls of mbarriers and of the copies that they count.
-MBARRIERS = (Path(__file__).parent / "kernels/mbarrier_calls.cuh").read_text(encoding="utf-8")
+# Calls of mbarriers and of the copies that they count; BUG and FIX.
+MBARRIERS, TWINS = (
+    (Path(__file__).parent / f"kernels/{name}.cuh").read_text(encoding="utf-8")
+    for name in ("mbarrier_calls", "twins")
+)
 
 
 def on_simt(code: str, grid, block, *args, name="k", options=(), ptx=()) -> None:
@@ -44,6 +47,12 @@ def on_gpu(code: str, grid, block, *args, name="k", options=(), ptx=()) -> None:
     for array in args:
         if id(array) in arrays and array.flags.writeable:
             array[...] = arrays[id(array)].get()
+
+
+def with_twins(file: str, text: str) -> str:
+    """The text of a file that uses BUG and FIX."""
+    own = f'#line 1 "{file}"\n'
+    return f'{own}#line 1 "kernels/twins.cuh"\n{TWINS}{own}{text}'
 
 
 def kernel(body: str, parameters: str = "float* y, const float* x, int n", before="") -> str:

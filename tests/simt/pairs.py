@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from helpers.simt import KernelText, Trace, simulate
+from tests.simt.launching import with_twins
 
 FOLDER = Path(__file__).parents[1] / "strangers" / "pairs"
-TWINS = (Path(__file__).parent / "kernels/twins.cuh").read_text(encoding="utf-8")
 FILES = sorted(path.stem for path in FOLDER.glob("*.cu"))
 HEAD = re.compile(r"// grid ([\d ]+), block ([\d ]+)(?:, shared (\d+))?: (.*)")
 
@@ -31,9 +31,7 @@ def argument(text: str) -> np.ndarray | int:
 def run(file: str, racy: bool) -> Trace:
     text = (FOLDER / f"{file}.cu").read_text(encoding="utf-8")
     grid, block, shared, args = HEAD.match(text).groups()
-    own = f'#line 1 "{file}.cu"\n'
-    code = f'{own}#line 1 "kernels/twins.cuh"\n{TWINS}{own}{text}'
-    kernel = KernelText(code, "k", ("-DPLANTED",) if racy else ())
+    kernel = KernelText(with_twins(f"{file}.cu", text), "k", ("-DPLANTED",) if racy else ())
     shape = [tuple(map(int, sizes.split())) for sizes in (grid, block)]
     arguments = [argument(one) for one in args.split()]
     return simulate(kernel, *shape, arguments, int(shared or 0), instruction_limit=1_000_000)
