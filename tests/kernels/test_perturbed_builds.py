@@ -191,11 +191,12 @@ def test_a_loosened_condition_is_found(file: str, old: str, new: str, build: str
 def test_every_macro_is_asked_for(file: str) -> None:
     """By #error, which gives an example that compiles."""
     code = source(f"{file}.cu")
-    (message,) = re.findall(r'#error "(.*?)"', code, flags=re.DOTALL)
-    example = re.findall(r"-D\w+=\d+", message)
-    names = [option[2:].partition("=")[0] for option in example]
-    assert sorted(names) == sorted(header(code).macros)
-    compile_ptx(code, tuple(example))
-    for left_out in example:
-        with pytest.raises(CompileError, match="compile with all macros of the Build table"):
-            compile_ptx(code, tuple(option for option in example if option != left_out))
+    joined = re.sub(r"\\\n *", "", code)
+    ((condition, message),) = re.findall(r'^#if (.*)\n#error "(.*)"$', joined, re.MULTILINE)
+    example = tuple(re.findall(r"-D\w+=\d+", message))
+    macros = sorted(header(code).macros)
+    assert sorted(condition.split(" || ")) == [f"!defined({name})" for name in macros]
+    assert sorted(option[2:].partition("=")[0] for option in example) == macros
+    compile_ptx(code, example)
+    with pytest.raises(CompileError, match="compile with all macros of the Build table"):
+        compile_ptx(code, example[1:])
