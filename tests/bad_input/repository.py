@@ -13,7 +13,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from jupyterlab.labapp import LabApp
 
 from helpers.base import gpu, paths
 from helpers.catalogue import store
@@ -62,7 +61,7 @@ def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lab, "MINE", mine)
     patch.setattr(lab, "pages", lambda: {path.name: path for path in notebooks})
     patch.setenv("JUPYTER_DATA_DIR", str(folder.parent / "jupyter"))
-    patch.setattr(LabApp, "launch_instance", lambda arguments: None)
+    patch.setattr("jupyterlab.labapp.LabApp.launch_instance", lambda arguments: None)
     patch.setattr(gpu, "has_gpu", lambda: False)
     patch.setattr(figures, "wanted_texts", _texts)
     patch.setattr(figures, "plots", dict)

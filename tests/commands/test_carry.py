@@ -11,7 +11,7 @@ from helpers.run.bound import bind
 from helpers.simt.cuda_text import token_hash
 
 CODE = source("08_cluster.cu")
-BUILDS = [bind(CODE, 4096, cols, dtype).options for cols in (4096, 32768) for dtype in ("f4", "f2")]
+BUILDS = [bind(CODE, 4096, cols, dtype).options for cols, dtype in ((4096, "f4"), (32768, "f2"))]
 
 
 @pytest.mark.parametrize(

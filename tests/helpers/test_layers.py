@@ -3,7 +3,7 @@ upward fails with file and line."""
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,11 @@ def layers(package: Path) -> list[str]:
     return re.findall(r"^    (\w+)  +\S", text, flags=re.MULTILINE)
 
 
-def imported(file: Path, root: Path) -> Iterator[tuple[int, Path]]:
+@cache
+def imported(file: Path, root: Path) -> list[tuple[int, Path]]:
     """(line, path without suffix) of everything that a module imports from the tree at `root`,
     in functions too."""
+    found = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [(root.parent, alias.name) for alias in node.names]
@@ -42,7 +44,8 @@ def imported(file: Path, root: Path) -> Iterator[tuple[int, Path]]:
         for base, name in names:
             target = base.joinpath(*filter(None, name.split(".")))
             if target.is_relative_to(root):
-                yield node.lineno, target
+                found.append((node.lineno, target))
+    return found
 
 
 def upward(package: Path, order: list[str]) -> list[str]:
