@@ -159,7 +159,8 @@ SMALL_16_BIT_SHAPES = ((64, 1024), (129, 72), (3, 20000))
 # Cheap shapes that catch the usual mistakes: one column, one row, lengths around a warp, odd
 # lengths, row counts around a block.
 QUICK_SHAPES = ((1, 1), (3, 7), (129, 31), (128, 32), (5, 33), (257, 65), (64, 256), (33, 1000))
-# Also for a kernel that is compiled per shape and may accept only long rows.
+# Also where several threads compute a row: only long rows have more than one warp in every kernel.
+# One thread, which no other can disturb, would take seconds for them.
 LONG_QUICK_SHAPES = ((3, 20000), (1, 32001))
 # outer x dim x inner: dim 1 and larger, inner with and without whole packs, dims around a warp.
 QUICK_AXES = (

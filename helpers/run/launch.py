@@ -148,9 +148,9 @@ def check_kernel(
     is compiled for each shape according to its header. The header also defines the launch and the
     operation; `features` enables features of it.
 
-    `shapes` are (rows, cols), by default `QUICK_SHAPES`, with `LONG_QUICK_SHAPES` for source with a
-    Build table or a kernel that accepts none of the former; for a kernel for any axis they are
-    (outer, dim, inner), by default `QUICK_AXES`. Shapes that the header rejects are skipped. Each
+    `shapes` are (rows, cols), by default `QUICK_SHAPES`, with `LONG_QUICK_SHAPES` unless one thread
+    computes a row; for a kernel for any axis they are (outer, dim, inner), by default `QUICK_AXES`.
+    Shapes that the header rejects are skipped. Each
     shape is run a second time with another layout if the kernel supports one: strided rows,
     unaligned rows, or unaligned arrays; and again in place if the kernel allows it.
 
@@ -167,13 +167,12 @@ def check_kernel(
     def problem(outer: int, cols: int, inner: int = 1) -> Problem:
         return unbound.problem(outer * inner, cols, dtype, inner=inner)
 
-    per_shape = unbound.raw is None and contract.build
-    long = per_shape or not any(accepts(problem(*shape)) for shape in QUICK_SHAPES)
+    long = not contract.fields["Row"].startswith("one thread")
     if shapes is None:
         shapes = QUICK_AXES if axes else (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
     requested = [problem(*_sizes_of(shape, axes)) for shape in shapes]
     inner = SPECIAL_INNER if axes else 1
-    columns = [cols for cols in SPECIAL_COLUMNS if long or axes or cols < 1000]
+    columns = [cols for cols in SPECIAL_COLUMNS if long or cols < 1000]
     special = [one for one in (problem(6, cols, inner) for cols in columns) if accepts(one)]
     if not special and accepts(packs := problem(6, SPECIAL_PACKS, inner)):
         special = [packs]

@@ -65,6 +65,11 @@ def test_kernel_that_takes_long_rows_alone_is_checked_at_long_rows() -> None:
     assert "correct for 2 shapes and 6 rows" in check_kernel(kernel)
 
 
+def test_a_race_of_warps_is_found_although_1024_columns_have_one_warp() -> None:
+    with pytest.raises(KernelBug, match="race on shared memory"):
+        check_kernel(raw("06_registers", ("__syncthreads();", "")))
+
+
 # ---- kernel files that are compiled for each shape ----------------------------------------------
 
 SIXTEEN_BIT = ("float16", "bfloat16")
