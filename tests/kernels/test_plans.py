@@ -110,10 +110,10 @@ def check_rows(contract: Header, found: list[Planned]) -> None:
             assert 0 <= plan.grid // plan.cluster * tiles - rows < tiles, place
             held = plan.cluster * macro(plan, "MEMBERS") * macros["PACKS"] * macros["WIDTH"]
             assert held >= cols * macros["TILE"], place
-        elif owner == "one thread":
-            assert 0 <= plan.grid * plan.block - rows < plan.block, place
-        elif owner == "one block":
-            assert plan.grid == rows, place
+        elif owner.startswith(("one thread", "one block")):
+            a_block = plan.block if "thread" in owner else 1
+            least = 0 if owner in ("one thread", "one block") else 1 - rows  # else row after row
+            assert least <= plan.grid * a_block - rows < a_block, place
         elif owner.startswith("LANES"):
             lanes, warps = macro(plan, "LANES"), plan.block // 32
             a_warp = macros.get("RUN") or 32 // lanes * macros.get("ROWS", 1)
