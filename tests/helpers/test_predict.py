@@ -61,7 +61,15 @@ def complaints(step: str, entry: dict) -> list[str]:
         found.append("the sum has not two to five lines")
     if re.search(r"[*_`<>#|~]", "".join([entry["question"], *reasons])):
         found.append("a sign that means something in Markdown")
-    sums = [made for line in entry["sum"] for made in equations(line)]
+    sums = []
+    for line in entry["sum"]:
+        try:
+            sums += equations(line)
+        except (SyntaxError, TypeError, ArithmeticError):
+            found.append(
+                f"cannot compute {line!r}: a comma, colon or semicolon ends an equation, and words "
+                "other than units are dropped"
+            )
     found += [f"{left} is not {right:g}" for left, value, right in sums if off(value, right)]
     if not sums or abs(sums[-1][1] - entry["share"]) > 0.015:
         found.append("the sum does not come to our prediction")
@@ -98,6 +106,13 @@ def off(value: float, right: float) -> bool:
 @pytest.mark.parametrize("step", STEPS)
 def test_question_choices_and_sum_are_sound(step: str) -> None:
     assert complaints(step, predictions()[step]) == []
+
+
+@pytest.mark.parametrize("line", ["1 + 35 others, a guess = 99", "4 passes = many", "0 / 0 = 1"])
+def test_a_line_that_cannot_be_computed_is_named(line: str) -> None:
+    entry = {**predictions()[STEP], "sum": [line, *predictions()[STEP]["sum"][-1:]]}
+    (complaint,) = complaints(STEP, entry)
+    assert complaint.startswith(f"cannot compute {line!r}: ")
 
 
 def test_what_the_sums_take_from_a_measurement_is_in_the_records() -> None:
