@@ -3,6 +3,7 @@ each; pages and headers show the records."""
 
 import copy
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -48,23 +49,32 @@ def test_notebook_keeps_the_rules(path):
     nbformat.validate(page.notebook)
     assert path.stat().st_size < rules.MOST_BYTES
     of_its_kind = rules.of_core if path in CORE else rules.of_deeper
-    found = [*rules.of_every_notebook(page), *of_its_kind(page)]
-    older = found.count(rules.OLDER)
-    assert found == [rules.OLDER] * older
+    found = [*rules.of_every_notebook(page), *of_its_kind(page), *listed_wrongly(path, page)]
+    wrong = [complaint for complaint in found if complaint != rules.OLDER]
+    assert not wrong, "\n".join(["", *wrong])
     steps = EARLIER if path.parent.name == "notebooks" else frozenset()
-    assert bool(older) == (path.stem in steps | SHOWN_EARLIER)
+    assert (rules.OLDER in found) == (path.stem in steps | SHOWN_EARLIER)
+
+
+def listed_wrongly(path, page: rules.Page) -> Iterator[str]:
+    """How a notebook stands in the lists and in the folder: its line, the links to it, its path."""
     # nbval's kernels know helpers already, a reader's do not.
     root = ".." if path in CORE else "../.."
-    assert f'\nsys.path.insert(0, "{root}")' in page.code[0].source
-    title = re.search(r"^# (.*)", page.prose[0], re.MULTILINE)[1].strip()
+    if f'\nsys.path.insert(0, "{root}")' not in page.code[0].source:
+        yield f'the first cell lacks sys.path.insert(0, "{root}")'
+    title = "".join(re.findall(r"^# (.*)", page.prose[0], re.MULTILINE)[:1]).strip()
     if path in CORE:
         lines = re.findall(rf"^- \[([^]]+)\]\(notebooks/{page.name}\.ipynb\): ", README, re.M)
-        assert len(lines) == 1 and title.startswith(lines[0]), "its line in the README's list"
-        assert f"\n- [{title[:2]}](../notebooks/{page.name}.ipynb): " in LISTED
+        if len(lines) != 1 or not title.startswith(lines[0]):
+            yield f"README.md lacks - [{title}](notebooks/{page.name}.ipynb): ..."
+        if (line := f"- [{title[:2]}](../notebooks/{page.name}.ipynb): ") not in LISTED:
+            yield f"docs/notebooks.md lacks {line}..."
     else:
-        assert f"[{title}](../notebooks/{page.name}.ipynb)" in LISTED
+        if (link := f"[{title}](../notebooks/{page.name}.ipynb)") not in LISTED:
+            yield f"docs/notebooks.md lacks {link}"
         core = [one.read_text(encoding="utf-8") for one in CORE if one.stem[:2] == path.stem[:2]]
-        assert any(f"({page.name}.ipynb)" in text for text in core), "no core notebook links to it"
+        if not any(f"({page.name}.ipynb)" in text for text in core):
+            yield "no core notebook links to it"
 
 
 def test_every_step_has_its_notebook():
