@@ -24,7 +24,7 @@ extern "C" __global__ void softmax_run(const float* __restrict__ x, float* __res
     x += first * cols;
     y += first * cols;
 
-    // Copy the rows into shared memory: whole packs, then the remaining columns by element.
+    // Copy the rows into shared memory: whole packs, then the remaining columns one by one.
     // ---- write here ----
 
     for (float* row = columns; row < columns + count; row += cols) {

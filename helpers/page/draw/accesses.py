@@ -62,14 +62,16 @@ def find_block(trace: Trace, block: int) -> Place:
 
 
 def in_words(numbers: np.ndarray | list[int]) -> str:
-    """Rising numbers as "0, 32, 64, ..." or "0 to 3, 128 to 131"."""
+    """Rising numbers as "0, 32, 64, ..." or "0 to 3 and 128 to 131"."""
     starts = np.flatnonzero(np.r_[True, np.diff(numbers) != 1])
     ends = np.r_[starts[1:], len(numbers)] - 1
     runs = [
         str(numbers[a]) if a == b else f"{numbers[a]} to {numbers[b]}"
         for a, b in zip(starts[:3], ends[:3], strict=True)
     ]
-    return ", ".join([*runs, "..."] if len(starts) > 3 else runs)
+    if len(starts) > 3:
+        return ", ".join([*runs, "..."])
+    return " and ".join([", ".join(runs[:-1]), runs[-1]] if len(runs) > 1 else runs)
 
 
 Traces = Trace | Mapping[str, Trace]

@@ -303,8 +303,8 @@ def _sentence(found: Owners, by: str, along: str, names: str) -> str:
 
 def _owner_of_line(found: Owners, columns: bool) -> str:
     """The owners of a row, or of a column, in words: the largest unit of which it has several."""
-    for by, inside in (("block", ""), ("warp", "one block of "), ("lane", "one warp: ")):
+    for by, owner in (("block", ""), ("warp", " of one block"), ("lane", " of one warp")):
         unit = found.unit(by).T if columns else found.unit(by)
         counts = {len(np.unique(line[line != NO_OWNER])) for line in unit}
         if max(counts) > 1 or by == "lane":
-            return f"{inside}{'at most ' * (len(counts) > 1)}{counted(max(counts), by)}"
+            return f"{'at most ' * (len(counts) > 1)}{counted(max(counts), by)}{owner}"

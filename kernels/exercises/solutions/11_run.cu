@@ -21,7 +21,7 @@ extern "C" __global__ void softmax_run(const float* __restrict__ x, float* __res
     x += first * cols;
     y += first * cols;
 
-    // Copy the rows into shared memory: whole packs, then the remaining columns by element.
+    // Copy the rows into shared memory: whole packs, then the remaining columns one by one.
     // ---- write here ----
     const float4* x4 = reinterpret_cast<const float4*>(x);
     for (int pack = threadIdx.x; pack < count / 4; pack += 32) packs[pack] = x4[pack];
