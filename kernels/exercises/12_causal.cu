@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a causal mask: row r of y is softmax of columns 0 to r of x, then 0
+// Idea:     a causal mask: row r of y is the softmax of columns 0 to r of x, then zeros
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0

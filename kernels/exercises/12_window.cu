@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     a window: row r of y is softmax of columns r - 63 to r, else 0
+// Idea:     a window: row r of y is the softmax of columns r - 63 to r, and 0 elsewhere
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0

@@ -1,4 +1,4 @@
-// Loads and packs for a fused softmax: of x only the packs that are wanted and, beside x, a bias
+// Loads and packs for a fused softmax: of x only the packs that are wanted and, in addition, a bias
 // (BIAS=1) and a mask of bytes (MASK=1).
 #pragma once
 #include "cache_hints.cuh"
@@ -7,7 +7,7 @@
 #include "reductions.cuh"
 
 static_assert(BIAS == 0 || BIAS == 1, "BIAS must be 1 (yes) or 0 (no)");
-static_assert(WIDE == 0 || WIDE == 1 && sizeof(T) == 2, "WIDE must be 0, or 1 for 16 bits");
+static_assert(WIDE == 0 || WIDE == 1 && sizeof(T) == 2, "WIDE must be 0 or, for 16-bit x, 1");
 
 template <bool wide> struct Written { using Type = T; };
 template <> struct Written<true> { using Type = float; };
@@ -27,9 +27,9 @@ __device__ __forceinline__ unsigned long long usual_policy()
     return policy;
 }
 
-// Loads a pack of x if it is wanted, else gives zeros. The PTX has the condition, since NVRTC keeps
-// a branch around inline PTX. It also moves the conversion of bfloat16 into that branch, and then
-// the next load is issued only when this one has arrived.
+// Loads a pack of x if it is wanted, else gives zeros. The condition is a predicate in the PTX:
+// around inline PTX, NVRTC would keep a branch, and move the conversion from bfloat16 into it, so
+// that the next load would be issued only after this one had arrived.
 __device__ __forceinline__ Input load_if(bool wanted, const Input* from)
 {
     const unsigned long long policy = EVICT_LAST ? evict_last_policy() : usual_policy();
@@ -47,7 +47,7 @@ __device__ __forceinline__ Input load_if(bool wanted, const Input* from)
     return bits;
 }
 
-// What is read beside a row of x.
+// What is read in addition to a row of x.
 struct Beside {
     const Input* bias;
     const Hidden* mask;  // a byte for each column
