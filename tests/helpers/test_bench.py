@@ -1,6 +1,7 @@
 """The benchmark, with numpy in CuPy's place."""
 
 import dataclasses
+import itertools
 import sys
 from types import SimpleNamespace
 
@@ -83,6 +84,13 @@ def test_wrong_result_of_either_launch_is_seen(ordinary: bool, machine: Machine)
     makers = {"wrong": machine.maker("wrong", LONG, compute, early=(LONG, early))}
     with pytest.raises(Failure, match="^wrong: wrong result: .*all zero"):
         bench.measure(makers, SMALL)
+
+
+def test_a_result_that_is_wrong_before_timing_alone_is_found(machine: Machine) -> None:
+    calls = itertools.count()
+    late = machine.maker("late", LONG, lambda x: reference(x) * (next(calls) > 0))
+    with pytest.raises(Failure, match="^late: wrong result: .*all zero"):
+        bench.measure({"late": late}, SMALL)
 
 
 def test_a_graph_that_writes_nothing_has_no_time(machine: Machine) -> None:
