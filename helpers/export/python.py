@@ -273,7 +273,7 @@ def _kernels(steps: Sequence[str]) -> str:
         values |= {"numbers": dict(header.numbers)} if header.numbers else {}
         given = " ".join(f"{name}={value!r}," for name, value in values.items()).replace("'", '"')
         lines += [f"    {_text(file)}: Kernel(", *wrapped(given, 8, 0), "        rules={"]
-        for name, rule in _rules(header).items():
+        for name, rule in exported_rules(header).items():
             *parts, last = textwrap.wrap(rule, WIDTH - 20 - len(name), break_long_words=False)
             strings = [*(_text(f"{part} ") for part in parts), _text(last)]
             lines.append(f"            {_text(name)}: " + "\n            ".join(strings) + ",")
@@ -281,7 +281,7 @@ def _kernels(steps: Sequence[str]) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _rules(header: Header) -> dict[str, str]:
+def exported_rules(header: Header) -> dict[str, str]:
     """Return the rules of a header in Python, in the order of their evaluation."""
     found = {}
     for step in header.program(any_start=True).steps:
@@ -289,7 +289,7 @@ def _rules(header: Header) -> dict[str, str]:
             *cases, (last, when) = step.cases
             cases += [(last, when)] if when else []
             parts = [f"{_python(value)} if {_python(when)} else " for value, when in cases]
-            found[step.name] = "".join(parts) + ("no_case()" if when else _python(last))
+            found[step.name] = "".join(parts) + ("1 // 0" if when else _python(last))
     limits = [header.rules[name] for name in ("Columns", "Features") if name in header.rules]
     found["columns"] = " and ".join(f"({_python(limit)})" for limit in limits)
     return {name: rule for name, rule in found.items() if (name, rule) != ("shared_mem", "0")}

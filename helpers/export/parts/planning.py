@@ -178,7 +178,7 @@ def _table(kernel: Kernel, m: dict, given: dict[str, int], dtype: str) -> dict:
         for name, rule in kernel.rules.items():
             if name not in given:
                 table[name] = int(eval(_compiled(rule), FUNCTIONS, table))
-    except ZeroDivisionError:  # the rules may be meaningless for short rows
+    except ZeroDivisionError:  # the rules may be meaningless for short rows, or no case holds
         raise Refused("its rules have no value for this shape") from None
     accepted = table["columns"] and all(0 <= table[name] <= MAX_INT for name in kernel.macros)
     if not (accepted and 1 <= table["block"] <= 1024 and 1 <= table["grid"] <= MAX_INT):
@@ -227,15 +227,10 @@ def _compiled(rule: str) -> CodeType:
     return compile(rule, "a rule", "eval")
 
 
-def no_case() -> int:
-    raise Refused("no case of its table holds for this shape")
-
-
 FUNCTIONS = {  # all that a rule can call
     "__builtins__": {},
     "min": min,
     "max": max,
-    "no_case": no_case,
     "ceil_div": lambda number, by: -(-number // by),
     # The smallest power of two that is at least the number.
     "power_of_two": lambda number: 1 << max(number - 1, 0).bit_length(),

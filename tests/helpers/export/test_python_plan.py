@@ -12,9 +12,10 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.base.paths import ROOT
 from helpers.catalogue.dispatch import RANKINGS, SOFTMAX_RANKING
-from helpers.catalogue.registry import split_trial, steps, variants
+from helpers.catalogue.header import header
+from helpers.catalogue.registry import source, split_trial, steps, variants
 from helpers.catalogue.tuned import tuned_table
-from helpers.export.python import write
+from helpers.export.python import exported_rules, write
 from helpers.export.request import ExportError, export_request, takes_matrix
 from helpers.run.bound import load
 from helpers.simt.cuda_text import token_hash
@@ -126,6 +127,14 @@ def test_a_plan_says_why() -> None:
     assert module.plan(8192, 50257).reason.startswith("rows that are no whole packs")
     assert module.plan(14, 2**20).reason == "rows that go evenly into the 7 clusters that stay"
     assert module.plan(64, 4096, operation="scaled_softmax").kernel == "12_fused"
+
+
+def test_a_table_has_no_value_where_no_case_holds() -> None:
+    code = re.sub(r"(THREADS += 512 when rows == 1)\n.* 384", r"\1", source("09_grid.cu"))
+    rule = exported_rules(header(code))["THREADS"]
+    assert eval(rule, {"rows": 1}) == 512
+    with pytest.raises(ZeroDivisionError):  # which refuses the matrix
+        eval(rule, {"rows": 2})
 
 
 def test_only_comparisons_are_joined() -> None:
