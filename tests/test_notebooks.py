@@ -12,6 +12,7 @@ from helpers.catalogue.registry import steps
 from helpers.commands import figures
 from helpers.measure import records
 from tests.earlier import EARLIER, SHOWN_EARLIER
+from tests.helpers.export.conftest import kernel_files_are_read_once  # noqa: F401
 from tests.reading import name_of
 
 nbformat = pytest.importorskip("nbformat")  # not where kernels are only recorded and tested

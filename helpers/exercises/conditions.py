@@ -138,8 +138,8 @@ def loads_seen_packs(window: int | None) -> Condition:
             return ""
         return (
             f"{run.counters.load_bytes} bytes of x are loaded, in "
-            f"{_lines(run.trace, 'load_bytes')}; the packs that are not fully masked total {enough} "
-            "bytes"
+            f"{_lines(run.trace, 'load_bytes')}; the packs that are not fully masked total "
+            f"{enough} bytes"
         )
 
     return condition
