@@ -201,8 +201,8 @@ def no_bank_conflicts(run: Execution) -> str:
     line, one = _worst_line(run.trace, conflicts)
     requests = one.shared_load_requests + one.shared_store_requests
     return (
-        f"bank conflicts take {extra} extra wavefronts; an access of a warp in line {line} takes "
-        f"{conflicts(one) / requests + 1:.2g} wavefronts, and one is enough"
+        f"bank conflicts cost {extra} extra wavefronts; an access of a warp in line {line} takes "
+        f"{conflicts(one) / requests + 1:.2g} wavefronts where one would be enough"
     )
 
 

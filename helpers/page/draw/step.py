@@ -229,13 +229,14 @@ class Pair:
 
     @property
     def where(self) -> str:
-        at = f"columns of {self.at}" if self.family == "axes" else self.label(self.at)
+        axes = self.family == "axes"
+        at = f"for columns of {self.at}" if axes else f"at {self.label(self.at)}"
         return f"{at}{in_dtype(self.dtype)}"
 
     @property
     def finding(self) -> str:
         """The title: what came out."""
-        name, where = _name(self.after), f"at {self.where}"
+        name, where = _name(self.after), self.where
         if self.ratio is None:
             return f"{name}: {self.case.share:.2f} of {self.ceiling} {where}"
         if abs(self.ratio - 1) < 0.01:
@@ -252,7 +253,7 @@ class Pair:
         if round(case.share, 2) > 1:
             best = best_copy(best_copies(gpu_folder(self.after.device["name"])), case)
             shares += [f"best copy {best:.2f}"] if best else []
-        parts = [f"{_name(self.after)} at {self.where}: {rate}"]
+        parts = [f"{_name(self.after)} {self.where}: {rate}"]
         beside = f" ({', '.join(shares)})" if shares else ""
         parts.append(f"{case.share:.2f} of {self.ceiling}{beside}")
         if self.ratio is not None:
