@@ -48,8 +48,6 @@ REFUSED = {  # why a problem is rejected, by rule
     "{x_stride} and {y_stride}",
     "Features": "{file} does not build {built}; its header says {features}",
     "block condition": "block = {block} is not what the header asks: {condition}",
-}
-FAULTS = {  # of a header
     "Build": "{where}: {name} = {value} is not a macro",
     "Cluster": f"{{file}}: {{name}} = {{value}} needs sm_{MIN_CLUSTER_CAPABILITY}, the GPU is "
     "sm_{capability}",
@@ -208,8 +206,8 @@ class Header:
         """Return how to compile and launch the kernel for a problem on a GPU.
 
         `block` overrides the header's block size. Raises `ValueError` if the file does not accept
-        the problem or the block size, or exceeds a limit of the GPU: a `HeaderError` if the header
-        is at fault. Raises `TypeError` for a block size that is not an integer.
+        the problem or the block size, or exceeds a limit of the GPU, and `TypeError` for a block
+        size that is not an integer.
         """
         if block is not None:
             block = integer("block", block)
@@ -318,13 +316,11 @@ class Header:
         }
         if step.rule in REFUSED:
             return ValueError(REFUSED[step.rule].format(**known))
-        if step.rule in FAULTS:
-            return HeaderError(FAULTS[step.rule].format(**known))
         limits = LIMITS[step.rule].format(**names)
         if step.rule == "block" and block is not None:
             return ValueError(f"block = {block} is not {limits}")
         shape = f"rows = {problem.rows}, cols = {problem.cols}"
-        return HeaderError(
+        return ValueError(
             f"{self._where(step.rule)}: `{self.rules[step.rule].text}` is {value} at {shape}; "
             f"CUDA allows {limits}"
         )
@@ -337,7 +333,7 @@ class Header:
         if isinstance(error, DivisionByZero) and step.rule in ("Build", "Columns", "Features"):
             return self._not_accepted(problem)  # the table may be meaningless for short rows
         where = f"{step.where}: {step.name}" if step.rule == "Build" else self._where(step.rule)
-        return HeaderError(f"{where}: {error} at rows = {problem.rows}, cols = {problem.cols}")
+        return ValueError(f"{where}: {error} at rows = {problem.rows}, cols = {problem.cols}")
 
     def _not_accepted(self, problem: Problem, more: str = "") -> ValueError:
         return ValueError(
