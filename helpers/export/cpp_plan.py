@@ -2,7 +2,8 @@
 
 `CppText` is the domain in which the program of a header becomes C++ of type `long long`. A function
 returns a `Plan`, whose error is cudaSuccess if the kernel accepts the matrix. A divisor that may be
-0 is written `divisor(plan, ...)`, which rejects the matrix if it is.
+0 is written `divisor(plan, ...)`, which rejects the matrix if it is; so does a definition of which
+no case holds.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class CppText:
         ]
         if name in self.tuned:
             cases.insert(0, (Text(f"given.{name}"), Text.of(f"given.{name} >= 0", 2)))
-        last = "no_case(plan)" if cases[-1][1] else cases.pop()[0]
+        last = "divisor(plan, 0)" if cases[-1][1] else cases.pop()[0]
         if not cases and last.isdigit():
             return last
         lines = [f"{when.within(1)} ? {value} :" for value, when in cases]

@@ -110,13 +110,6 @@ constexpr long long divisor(Plan& plan, long long number)
     return number > 0 ? number : 1;
 }
 
-// The value of a name without a case that holds.  // [no_case]
-constexpr long long no_case(Plan& plan)
-{
-    plan.defined = false;
-    return 0;
-}
-
 // Marks a plan as accepted unless a value is not defined or a macro is out of the range of int.
 constexpr Plan accepted(Plan plan)
 {
