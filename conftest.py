@@ -14,6 +14,7 @@ from tests import warm_kernels
 
 # Where kernels are only recorded and tested there is no Jupyter, and these import what it brings.
 NEED_JUPYTER = [
+    "tests/bad_input/test_repository.py",
     "tests/commands/test_lab.py",
     "tests/commands/test_pages.py",
     "tests/commands/test_run.py",
@@ -23,7 +24,7 @@ NEED_JUPYTER = [
 # What somebody tuned or recorded here is no part of a test.
 os.environ.setdefault("SOFTMAX_PLANS", "0")
 os.environ.pop("SOFTMAX_RECORDS", None)
-HAS_JUPYTER = all(map(importlib.util.find_spec, ("nbformat", "nbconvert", "jupyter_server")))
+HAS_JUPYTER = all(map(importlib.util.find_spec, ("nbformat", "nbconvert", "jupyterlab")))
 collect_ignore = [] if HAS_JUPYTER else NEED_JUPYTER
 
 

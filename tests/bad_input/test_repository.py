@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 from helpers.base import gpu
-
-pytest.importorskip("jupyterlab")  # not where kernels are only recorded
-
-from tests.bad_input import repository  # noqa: E402
-from tests.bad_input.inputs import Input, a_line  # noqa: E402
-from tests.bad_input.test_bad_input import ending  # noqa: E402
+from tests.bad_input import repository
+from tests.bad_input.inputs import Input, a_line
+from tests.bad_input.test_bad_input import ending
 
 COUNT = int(os.environ.get("BAD_INPUTS", "160")) // 4
 
