@@ -159,7 +159,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     row_max = warp_max<group>(row_max);
 
     // The target's column is loaded after the row: a warp loads in order, so that a load that waits
-    // for `wanted` delays those after it. The compiler cannot know that row_max >= lowest always.
+    // for `wanted` delays those after it. The compiler cannot know that row_max >= lowest.
     const bool inside = wanted >= 0 && wanted < cols;
     const float x_target = asks && inside && row_max >= lowest ? to_float(from[wanted]) : 0.0f;
     sum *= fast_exp(thread_max - row_max);
