@@ -409,7 +409,7 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
         said += f": {counted(_sectors_of(c), 'sector')}"
         if c.fetch_ratio:
             ratio = short(c.fetch_ratio)
-            said += f", {ratio} byte{'' if ratio == '1' else 's'} touched per byte used"
+            said += f", {ratio} byte{'' if ratio == '1' else 's'} touched per byte requested"
         if local := _local_sectors_of(c):
             said += f", and {counted(local, 'sector')} of local memory"
         parts.append(said)

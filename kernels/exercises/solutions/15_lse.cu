@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     maximum and log(sum(exp(x - maximum))) of a row in one read; then each column has its
-//           gradient
+// Idea:     maximum and log(sum(exp(x - maximum))) of a row in one read; a second read
+//           gives the gradient of each column
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
