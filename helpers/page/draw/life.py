@@ -146,7 +146,7 @@ def _sentence(found: Life) -> str:
     if not barriers:
         return f"{who} at no barrier: no warp waits for another."
     waits = ", ".join(str(len(warp.waits)) for warp in found.warps.values())
-    return f"{who} at {counted(barriers, 'barrier')}; warp by warp, they wait at {waits}."
+    return f"{who} at {counted(barriers, 'barrier')}; warp by warp, the number at which it waits: {waits}."
 
 
 # ---- time ---------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ def waiting(latency: float, work: float) -> None:
         title,
         f"For each load, a warp stalls for about {latency:.0f} ns and spends about "
         f"{work:.0f} ns on everything else: "
-        f"one load per {one:.0f} ns. With {loads} loads in flight and the same latency, it would "
-        f"complete {loads} per {several:.0f} ns.",
+        f"one load per {one:.0f} ns. With {loads} loads in flight, as much latency and as much "
+        f"other work per load, it would complete {loads} per {several:.0f} ns.",
     )
 
 

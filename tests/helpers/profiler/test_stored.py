@@ -50,10 +50,8 @@ def simulated(launch: Launch) -> Trace:
 
 
 def compared_cases() -> list[NsightCounters]:
-    """All of a step, one of a variant or a trial, if they are launched so now. float16 moves as
-    bfloat16 does: numbers of 2 bytes."""
+    """All of a step, one of a variant or a trial, if they are launched so now."""
     same = [one for one in SMALL if one.launch == launch_of(one.step, one.at, one.run.gpu)]
-    same = [one for one in same if one.dtype != "float16"]
     of_step = {step: [one for one in same if one.step == step] for step in steps()}
     others = {one.step for one in same} - {*of_step}
     of_other = [[one for one in same if one.step == step][:1] for step in sorted(others)]
