@@ -49,16 +49,17 @@ def kernel(
     Some parts are folded in their place. Of a kernel with includes that is everything but its
     `__global__` function and the functions and structs `also`; of a text without one, everything
     but `also`, if given. `fold` adds sections of the body, from a comment `// ---- name ----` to
-    the next.
+    the next, and conditions, such as a macro or "CLUSTER > 1": statements that begin with `if` or
+    `for` on one of them do nothing if it is false.
 
-    Raises `FileNotFoundError` for an unknown file, and `ValueError` for a function or section that
-    is not there.
+    Raises `FileNotFoundError` for an unknown file, and `ValueError` for a function, section or
+    condition that is not there.
     """
     text = _read(name_or_code)
     earlier = [since] if isinstance(since, str) else list(since or ())
     known = [_read(one) for one in earlier]
     new = _new_lines(text, known) if earlier else set()
-    folds = {**_other_parts(text, {*also}), **_folded_sections(text, fold)}
+    folds = {**_other_parts(text, {*also}), **_folded_statements(text, fold)}
     pieces: list[Piece] = [Fold(title, lines) for title, lines in _included(text, known)]
     start, shown = _after_header(text), 0
     for title, run in groupby(range(start, len(text.lines)), key=lambda at: folds.get(at, "")):
@@ -300,12 +301,47 @@ def _sections(text: _Text) -> dict[str, list[int]]:
     return found
 
 
-def _folded_sections(text: _Text, fold: Collection[str]) -> dict[int, str]:
-    """Place -> title of its fold, for the sections `fold`."""
-    sections = _sections(text)
-    if unknown := {*fold} - {*sections}:
-        raise ValueError(_no(text, "section", unknown, sections))
-    return {at: name for name in fold for at in sections[name]}
+def _folded_statements(text: _Text, fold: Collection[str]) -> dict[int, str]:
+    """Place -> title of its fold, for the sections and conditions `fold`."""
+    sections, found = _sections(text), {}
+    for name in fold:
+        places = sections.get(name) or [*_statements_on(name, text)]
+        if not places:
+            raise ValueError(_no(text, "section or condition", {name}, sections))
+        title = name if name in sections else f"if ({name})"
+        found |= {at: title for at in places if at not in found}
+    return found
+
+
+def _statements_on(condition: str, text: _Text) -> Iterator[int]:
+    """Places of statements that do nothing where C, the `condition`, is false, with the comment
+    and the pragma above them: `if (C)`, `if (C && ...)`, `for (...; C && ...; ...)`.
+
+    They begin and end with a line; one that has an `else` does something.
+    """
+    code = "\n".join(text.code)
+    begins = rf"^ *(?:if \(|for \([^;()]*; )(?:{re.escape(condition)})(?: &&|\))"
+    for begin in re.finditer(begins, code, re.MULTILINE):
+        end = _end_of_statement(code, begin.end())
+        after = code[end:]
+        if re.match(r"[^\n]*\S", after) or re.match(r"\s*else\b", after):
+            continue
+        at = code.count("\n", 0, begin.start())
+        until = code.count("\n", 0, end)
+        while re.match(r"\s*(//|#pragma)", text.lines[at - 1]):
+            at -= 1
+        yield from range(at, until + 1)
+
+
+def _end_of_statement(code: str, at: int) -> int:
+    """Behind the statement whose condition goes on at `at`: its `;`, or the end of its block."""
+    depth = 1  # of parentheses and braces: `at` is inside those of the condition
+    depth -= code[at - 1] == ")"
+    for place in range(at, len(code)):
+        depth += (code[place] in "({") - (code[place] in ")}")
+        if not depth and code[place] in ";}":
+            return place + 1
+    return len(code)
 
 
 # ---- text -------------------------------------------------------------------------------------

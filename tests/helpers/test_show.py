@@ -79,11 +79,35 @@ def test_comments_and_white_space_are_not_new(shown) -> None:
 # ---- its body ---------------------------------------------------------------------------------
 
 
+OPTIONS = """extern "C" __global__ void f(float* y)
+{
+    // Drawn before it is needed.
+#pragma unroll
+    for (int k = 0; DROP && k < 4; ++k) {
+        y[k] = 0.0f;
+    }
+    if (DROP && y[0] > 0.0f)
+        y[1] = 0.0f;
+    if (DROP) y[2] = (1.0f);
+    if (DROPS) y[3] = 1.0f;
+    if (!DROP) y[4] = 1.0f;
+    if (DROP || y[5] > 0.0f) y[5] = 1.0f;
+    if (DROP) {
+        y[6] = 1.0f;
+    } else {
+        y[7] = 1.0f;
+    }
+    if (DROP) y[8] = 1.0f; y[9] = 1.0f;
+    y[10] = DROP ? 1.0f : 0.0f;
+}
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("12_fused.cu", {"fold": ("rduce",)}, "no section rduce, but load, reduce, "),
-        ("01_naive.cu", {"fold": ("OTHER",)}, "01_naive.cu has no section OTHER, but none"),
+        ("12_fused.cu", {"fold": ("rduce",)}, "no section or condition rduce, but load, reduce, "),
+        (OPTIONS, {"fold": ("OTHER",)}, "kernel.cu has no section or condition OTHER, but none"),
         ("03_shared.cu", {"also": ("merg",)}, "no function merg, but merge, softmax_shared"),
     ],
 )
@@ -92,13 +116,16 @@ def test_a_part_that_is_not_there_is_refused(name: str, options: dict, message: 
         show.kernel(name, **options)
 
 
-def test_sections_are_folded_in_their_place(shown) -> None:
-    show.kernel("12_fused.cu", fold=("exchange",))
+def test_sections_and_statements_of_options_are_folded_in_their_place(shown) -> None:
+    show.kernel(OPTIONS, fold=("DROP",))
     plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    assert "    // ---- load" in plain and "    ... exchange, 28 lines\n" in plain
-    assert "⋯ exchange, 28 lines" in re.findall("<summary[^>]*>(.*?)</summary>", page)
-    numbers = [number for number, _, _ in of_html(page)]
-    assert {number for number, _, _ in listed(plain)} < {*numbers}
+    assert [number for number, _, _ in listed(plain)] == [1, 2, *range(11, 22)]
+    assert plain.splitlines()[3] == "       ... if (DROP), 8 lines"
+    assert re.findall("<summary[^>]*>(.*?)</summary>", page) == ["⋯ if (DROP), 8 lines"]
+    assert [number for number, _, _ in of_html(page)] == [*range(1, 22)]
+    show.kernel("12_fused.cu", fold=("exchange",))
+    assert "    // ---- load" in shown[1]["text/plain"]
+    assert "    ... exchange, 28 lines\n" in shown[1]["text/plain"]
 
 
 def test_braces_in_texts_and_comments_end_nothing(shown) -> None:
