@@ -23,8 +23,7 @@
 #endif
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "CLUSTER must be from 1 to 16");
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0,
-              "THREADS must be a multiple of 32, at most 1024");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "THREADS: 32, 64, ... 1024");
 
 constexpr int warps = THREADS / 32;       // of a block, all on one row
 constexpr int senders = warps * CLUSTER;  // warps that work on a row

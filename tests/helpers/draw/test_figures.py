@@ -218,7 +218,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
         lambda: draw.life(cluster()),
         "meet at 1 barrier; warp by warp, the number at which it waits: 0, ",
     ),
-    "waiting": (partial(draw.waiting, 300, 100), "With 4 loads in flight and the same latency, it"),
+    "waiting": (partial(draw.waiting, 300, 100), "With 4 loads in flight, as much latency and"),
     "messages of a cluster": (
         lambda: draw.messages(cluster()),
         "For 24 pairs of sender and receiver, 2 messages of 8 bytes go through distributed "
