@@ -9,14 +9,13 @@ OF_CROSS_ENTROPY = ("15_cross_entropy", "15_gradient", "15_loss_and_gradient")
 # In steps.jsonl, and in pipelines.jsonl.
 EARLIER: frozenset[str] = frozenset()
 LINKED_EARLIER = frozenset({"15_cross_entropy", "15_gradient"})
-# Kernels that steps.jsonl has no record of yet, and those without profiler data.
+# Kernels that steps.jsonl has no record of yet, and those without recorded disassembly.
 UNRECORDED: frozenset[str] = frozenset()
 UNPROFILED = frozenset({"13_long_columns"})
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
 PROFILED_EARLIER: dict[str, frozenset[str]] = {
-    "counters": frozenset({"13_any_axis", "14_any_row", *OF_CROSS_ENTROPY}),
     "sass": frozenset({"14_any_row", *OF_CROSS_ENTROPY}),
     "sanitizer": frozenset({"13_any_axis", "14_any_row", *OF_CROSS_ENTROPY}),
 }
