@@ -7,7 +7,7 @@
 //           slice      = dim * line
 //           wider      = line % (2 * size) > 0 && dim % 2 == 0
 //           most_cols  = 128 when capability < 90 || slice % (2 * size) > 0
-//                      | 512 when wider == 1
+//                      | 512 when wider == 1 && inner * slice <= 100000000
 //                      | 256 when slice <= 262144
 //                      | 128
 //           whole      = line % 32 > 0 && inner <= most_cols && slice <= 1048576
@@ -99,11 +99,12 @@
 // as in PyTorch. Clusters need sm_90; one of 16 must be allowed once: see cluster.cuh. Measured
 // with -ftz=true, as CuPy compiles.
 //
-// A small slice, or one that has wider packs than its lines, is one tile (whole). Else a tile is up
+// Where lines do not begin at sectors, a small slice is one tile (whole), and so is a larger one
+// that has packs where its lines have none, if its messages fit in shared memory. Else a tile is up
 // to most_bytes of a line: more where lines do not begin at sectors, so that fewer bytes of other
 // tiles are loaded with it, and less of long columns, so that a cluster can hold it. A thread has
-// up to `most` packs: few of a small slice, so that there are enough threads, and many narrow ones,
-// so that fewer blocks exchange pairs. The limits were timed at 300 shapes, not derived.
+// about `most` packs: few of a small slice, so that there are enough threads, and many narrow ones,
+// so that fewer blocks exchange pairs. The limits were timed, not derived.
 
 #if !defined(WIDTH) || !defined(TILE) || !defined(MEMBERS) || !defined(PACKS) \
     || !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(EVICT_LAST)

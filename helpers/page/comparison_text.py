@@ -108,7 +108,7 @@ def unseen_block(picture: Path) -> str:
 
 def unseen_groups_block() -> str:
     """The related operations at problems drawn at random: a table, then the losses."""
-    groups = {name: load_unseen(group=name) for name in GROUPS}
+    groups = {name: cases for name in GROUPS if (cases := load_unseen(group=name))}
     cases = [case for group in groups.values() for case in group]
     losses = [f"- {line}" for line in loss_lines(cases)]
     return "\n".join([*verdict_table(groups), "", verdicts(cases), "", *losses])

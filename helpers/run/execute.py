@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
@@ -70,7 +71,7 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
     kernel(*sizes, tuple(on_gpu), shared_mem=plan.shared_mem)
     cupy.cuda.get_current_stream().synchronize()
     for parameter, value, device in zip(declared, args, on_gpu, strict=True):
-        if parameter.pointer and not parameter.const and value is not None:
+        if parameter.pointer and not parameter.const and not isinstance(device, np.uintp):
             guards = _copy_back(device, value)
             if (guards != GUARD_BYTE).any():
                 raise KernelBug(f"{kernel.name} wrote outside of {parameter.name}")
@@ -78,9 +79,9 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
 
 def _pointer(name: str, value):
     """Return the argument that CuPy gets for a pointer; None and 0 are the null pointer."""
-    if value is None or isinstance(value, Integral):
+    if value is None or isinstance(unboxed(value), Integral):
         return np.uintp(0)
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray) or value.dtype == object:
         raise TypeError(f"{name}: arrays of pointers are supported only on the SIMT machine")
     return to_gpu(value, GUARD)
 
@@ -235,6 +236,10 @@ def check_arguments(kernel, args: Sequence) -> None:
         check_argument(parameter, value)
         if parameter.pointer and isinstance(value, np.ndarray):
             _check_layout(parameter, value, f"{parameter.name}_stride" in names)
+        for number, entry in enumerate(value if isinstance(value, list | tuple) else ()):
+            if isinstance(entry, np.ndarray):  # the kernel may write to it
+                inner = replace(parameter, name=f"{parameter.name}[{number}]", const=False)
+                _check_layout(inner, entry, False)
 
 
 def _check_layout(parameter: Parameter, value: np.ndarray, strided: bool) -> None:

@@ -238,8 +238,9 @@ def scalar(name: str, kind: str, dtype: np.dtype, value) -> np.generic:
     """
     number = value
     if isinstance(value, np.generic) and not value.dtype.names:
-        if dtype.itemsize == 2 == value.dtype.itemsize and value.dtype.kind in "iuV":
-            return value  # the bits of a 16-bit float
+        bits = dtype.kind not in "iu" and value.dtype.kind in "iuV"
+        if bits and dtype.itemsize == 2 == value.dtype.itemsize:
+            return value  # those of a 16-bit float
         number = value.item()
     whole = dtype.kind in "iub"
     if not isinstance(number, Integral if whole else Real):

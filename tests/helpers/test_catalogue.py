@@ -189,6 +189,8 @@ def test_why_says_what_was_taken_and_what_was_passed_over() -> None:
         ({"rows": 1094, "cols": 100000, "inner": 1094}, "13_long_columns"),
         ({"rows": 1290, "cols": 1109, "inner": 129, "dtype": "float16"}, "13_any_axis"),
         ({"rows": 129000, "cols": 1108, "inner": 129, "dtype": "float16"}, "13_any_axis"),
+        ({"rows": 2408, "cols": 512, "inner": 301}, "13_any_axis"),
+        ({"rows": 511, "cols": 512, "inner": 511, "dtype": "float16"}, "13_any_axis"),
         ({"rows": 129000, "cols": 1109, "inner": 129, "dtype": "float16"}, "13_long_columns"),
         ({"gpu": Gpu(89, 108, 40 * 2**20)}, "06_registers"),
         ({"gpu": Gpu(89, 108, 40 * 2**20), "dtype": "float16"}, "11_any_row"),

@@ -326,6 +326,22 @@ def test_const_of_the_pointer_itself_leaves_an_array_writable() -> None:
     assert "y is read-only" in refusal(kernel, 1, 4, (read_only(y),), error=ValueError)
 
 
+def test_arrays_of_a_pointer_table_are_checked_like_any_other() -> None:
+    code = 'extern "C" __global__ void fill(float** y) { y[threadIdx.x][0] = 7; }'
+    kernel, y = cupy.RawKernel(code, "fill"), np.zeros((4, 2), np.float32)
+    said = refusal(kernel, 1, 2, ([y[0], read_only(y[1])],))
+    assert said.startswith("y[1] is read-only")
+    assert refusal(kernel, 1, 2, ([y[0], y[:, 0]],)).startswith("y[1] is not C-contiguous")
+
+
+def test_a_16_bit_integer_is_held_to_its_range() -> None:
+    code = 'extern "C" __global__ void put(int* y, short number) { y[0] = number; }'
+    kernel, y = cupy.RawKernel(code, "put"), np.zeros(1, np.int32)
+    assert "number is 40000" in refusal(kernel, 1, 1, (y, np.uint16(40000)))
+    launch(kernel, 1, 1, (y, np.int16(-5)))
+    assert y[0] == -5
+
+
 # ---- on a GPU ---------------------------------------------------------------------------------
 
 

@@ -146,7 +146,7 @@ def _sentence(found: Life) -> str:
     if not barriers:
         return f"{who} at no barrier: no warp waits for another."
     waits = ", ".join(str(len(warp.waits)) for warp in found.warps.values())
-    said = "warp by warp, the number at which it waits"
+    said = "warp by warp, the number of those at which it waits"
     return f"{who} at {counted(barriers, 'barrier')}; {said}: {waits}."
 
 

@@ -216,7 +216,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     ),
     "life of a cluster": (
         lambda: draw.life(cluster()),
-        "meet at 1 barrier; warp by warp, the number at which it waits: 0, ",
+        "meet at 1 barrier; warp by warp, the number of those at which it waits: 0, ",
     ),
     "waiting": (partial(draw.waiting, 300, 100), "With 4 loads in flight, as much latency and"),
     "messages of a cluster": (
