@@ -7,7 +7,7 @@
 //           slice      = dim * line
 //           wider      = line % (2 * size) > 0 && dim % 2 == 0
 //           most_cols  = 128 when capability < 90 || slice % (2 * size) > 0
-//                      | 512 when wider == 1 && inner * slice <= 100000000
+//                      | 512 when wider == 1 && slice <= 100000000 / inner
 //                      | 256 when slice <= 262144
 //                      | 128
 //           whole      = line % 32 > 0 && inner <= most_cols && slice <= 1048576
