@@ -46,7 +46,7 @@ struct alignas(WIDTH * sizeof(T)) Pack {
 extern "C" __global__ void __launch_bounds__(128)
 softmax_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
-    constexpr int together = 32 / LANES;  // rows of a warp at the same time
+    constexpr int together = 32 / LANES;  // rows that a warp works on at once
     const int lane = threadIdx.x % LANES;
     const int first = (blockIdx.x * 4 + threadIdx.x / 32) * together * ROWS
                     + threadIdx.x % 32 / LANES;

@@ -22,7 +22,7 @@ __device__ __forceinline__ void fill(Pack& pack, float value)
     for (int c = 0; c < pairs_per_pack; ++c) pack.columns[c] = to_T2(make_float2(value, value));
 }
 
-// The largest value in some packs. NaN is ignored beside other values.
+// The largest value in some packs. NaN is ignored unless all are NaN.
 template <int count>
 __device__ __forceinline__ float max_of(const Pack (&packs)[count])
 {

@@ -219,7 +219,7 @@ LEVELS = {
     "lane": "a thread",
 }
 HEIGHT, BESIDE, BETWEEN = 90, 10, 5  # pixels
-WIDTHS = (112, 150, 162, 127, 109), (133, 150, 198, 184)  # of levels and of memories
+WIDTHS = (112, 150, 162, 127, 109), (130, 148, 196, 191)  # of levels and of memories
 NAME = 10  # points
 
 
