@@ -301,7 +301,7 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
         (COMPARED, '"LOG":1', '"BIAS":1', "problem is refused: softmax_backward has no"),
         (COMPARED, "softmax_backward", "sofmax", "problem is refused: operations are .*, not 'sof"),
         (LINKED, "4.5]", "-1]", r"base_us\.two\[1\] is -1, not"),
-        (LINKED, '"two":{', '"nobody":{', "the object is refused: a launch of nobody and no time"),
+        (LINKED, '"two":{', '"other":{', "the object is refused: a launch of other and no time"),
         (LINKED, ",4.5]", "]", "the object is refused: other samples of pipelines with softmax"),
         (LINKED, ',"two":[4.0,4.5]', "", "the object is refused: other samples of pipelines with"),
         (LINKED, '"fresh"', '"stale"', 'state is "stale", not one of fresh, evicted'),

@@ -160,7 +160,7 @@ LAUNCHED: dict[str, tuple[Sizes, Sizes, tuple, tuple[Found, ...]]] = {
     ),
     "waiting/endless_loop": (2, 64, (zeros(100), 100, 0), ((0, 0, 100),)),
 }
-# What follows from a bad value is no finding: there is no twin.
+# What follows from a bad value is not reported: there is no twin.
 ALONE = {
     "global_bounds/bad_pointer": Launch(2, 32, (zeros(64, np.uint64), zeros(64), 64)),
     "global_bounds/unsigned_bound": Launch(2, 32, (np.ones(64, np.uint32), zeros(64), 64)),
