@@ -5,7 +5,6 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 "After editing a kernel").
 """
 
-OF_CROSS_ENTROPY = ("15_cross_entropy", "15_gradient", "15_loss_and_gradient")
 # In steps.jsonl, and in pipelines.jsonl.
 EARLIER: frozenset[str] = frozenset()
 LINKED_EARLIER = frozenset({"15_cross_entropy", "15_gradient"})
@@ -16,8 +15,7 @@ UNPROFILED = frozenset({"13_long_columns"})
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
 PROFILED_EARLIER: dict[str, frozenset[str]] = {
-    "sass": frozenset({"14_any_row", *OF_CROSS_ENTROPY}),
-    "sanitizer": frozenset({"13_any_axis", "14_any_row", *OF_CROSS_ENTROPY}),
+    "sanitizer": frozenset({"13_any_axis"}),
 }
 # Notebooks that show such data.
 SHOWN_EARLIER: frozenset[str] = frozenset()
