@@ -23,8 +23,7 @@
 //           threads  = 1024 when capability < 80
 //                    | 1536
 //           per_sm   = ceil_div(rows * CLUSTER, sms)
-//           each     = 3 when packs <= 512
-//                    | 4
+//           each     = 4
 //           rounds   = ceil_div(share, each * max(256, min(1024, threads / per_sm)))
 //           THREADS  = 128 when together == 1
 //                    | 32 * ceil_div(share, 32 * each * rounds)

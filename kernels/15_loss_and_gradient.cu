@@ -13,7 +13,7 @@
 //           tiny       = 20 * rows * row <= l2
 //           each       = 3 when packs <= 90 && tiny == 1
 //                      | 2 when packs <= 1024 && tiny == 1
-//                      | 5 when packs <= 1024 && small == 1
+//                      | 4 when packs <= 1024 && small == 1
 //                      | 12 when CLUSTER == 8 && share > 2048
 //                      | 8
 //           least      = 2 when row <= 96 && row % 4 == 0
@@ -63,7 +63,7 @@
 //
 // A thread has up to 8 packs, which with 1024 threads per multiprocessor leaves it 32 other
 // registers; with fewer, less is loaded at a time. A small matrix would have too few threads then,
-// so its threads have 2 to 5. Threads of a cluster of 8 have up to 12 where that avoids a cluster
+// so its threads have 2 to 4. Threads of a cluster of 8 have up to 12 where that avoids a cluster
 // of 16, of which fewer fit on a GPU. In 16 bits, the hint for the L2 is slower with larger blocks;
 // we do not know why.
 
