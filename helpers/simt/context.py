@@ -150,7 +150,7 @@ class Context:
             self.suspicion.taint(
                 "read of an uninitialised variable",
                 first,
-                "nothing has given it a value on the way here",
+                "nothing has assigned it a value on the way here",
                 self.index[name],
                 np.flatnonzero(batch.alive),
             )

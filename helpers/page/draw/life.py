@@ -283,4 +283,5 @@ def _say_mail(mail: Mail) -> str:
     number = counted(high, "message") if low == high else f"{low} to {high} messages"
     pairs, ways = counted(len(mail.counts), "pair"), " and ".join(sorted(mail.ways))
     verb = "goes" if low == high == 1 else "go"
-    return f"For {pairs} of sender and receiver, {number}{size} {verb} through {ways}."
+    each = "each of " * (len(mail.counts) > 1)
+    return f"For {each}{pairs} of sender and receiver, {number}{size} {verb} through {ways}."

@@ -221,12 +221,13 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     "waiting": (partial(draw.waiting, 300, 100), "With 4 loads in flight, as much latency and"),
     "messages of a cluster": (
         lambda: draw.messages(cluster()),
-        "For 24 pairs of sender and receiver, 2 messages of 8 bytes go through distributed "
+        "For each of 24 pairs of sender and receiver, 2 messages of 8 bytes go through distributed "
         "shared memory.",
     ),
     "a chain of blocks": (
         of("messages", CHAIN, 20, 32, (20,)),
-        "For 19 pairs of sender and receiver, 1 message of 4 bytes goes through the x array.",
+        "For each of 19 pairs of sender and receiver, 1 message of 4 bytes goes through the x "
+        "array.",
     ),
     "reduction of a cluster": (lambda: draw.reduction(cluster()), "level by level: 64 (2 times), "),
     "owners of a few pairs": (
