@@ -19,7 +19,7 @@ PROFILED_EARLIER: dict[str, frozenset[str]] = {
 }
 # Notebooks that show such data.
 SHOWN_EARLIER: frozenset[str] = frozenset()
-# Files with cases in comparison.jsonl or calls.jsonl of an earlier version or launch.
+# Files with cases in comparison.jsonl of an earlier version or launch.
 COMPARED_EARLIER = frozenset(
     {
         *("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_short_rows", "12_fused"),

@@ -14,9 +14,7 @@ from helpers.catalogue import dispatch, registry, store
 from helpers.catalogue.dispatch import launch_of, step_hash
 from helpers.catalogue.registry import WITHOUT_FILE
 from helpers.catalogue.store import Observation, Run
-from helpers.measure import baselines, bench, call_times, campaign, side_by_side
-from helpers.measure.call_times import PROTOCOL as CALLS
-from helpers.measure.call_times import CallTimes
+from helpers.measure import baselines, bench, campaign, side_by_side
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipelines import COPY, Pipeline, variants
 from helpers.measure.pipelines import PROTOCOL as PIPELINES
@@ -187,15 +185,6 @@ def pipeline_case(
         {name: series(100 + one) for name, one in added.items()},
         {name: series(100) for name in added},
     )
-
-
-def call_case(rows: int = 32, cols: int = 4096, step: str = "08_cluster", **us: float) -> CallTimes:
-    """Times of a call on an H200: ours 2 us, PyTorch's 4.5, and so many of others."""
-    run = Run({**DEVICE, "name": "NVIDIA H200"}, VERSIONS, UTC, CALLS)
-    series = {call_times.OURS: [3.0, 1.0, 2.0], call_times.TORCH: [4.5, 4.25, 5.0]}
-    series |= {name: [number] for name, number in us.items()}
-    at = Problem(rows, cols)
-    return CallTimes(at, run, step, step_hash(step), 50, series, series, series)
 
 
 class Kernels:

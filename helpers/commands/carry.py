@@ -144,7 +144,7 @@ def builds_of(files: Sequence[Path]) -> dict[str, set[Build]]:
 
 def _builds(fields: dict) -> Iterator[tuple[str, Build]]:
     """(hash of the text, compiler options) of each build of an observation."""
-    hash = fields.get("kernel_hash") or fields.get("hash", "")
+    hash = fields.get("kernel_hash", "")
     at = fields.get("at") or fields.get("problem") or {}
     dtype = at.get("dtype", "float32")
     if hash and "options" in fields:

@@ -8,7 +8,6 @@ makes the exit status 1.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import inspect
 import itertools
 import re
@@ -24,9 +23,8 @@ from ..catalogue.dispatch import out_of_date
 from ..catalogue.registry import TORCH, known_steps
 from ..catalogue.store import Run
 from ..catalogue.tuned import Tuned
-from ..measure import baselines, bench, call_times, side_by_side
+from ..measure import baselines, bench, side_by_side
 from ..measure import pipelines as pipelined
-from ..measure.call_times import CallTask, CallTimes, best_baselines
 from ..measure.campaign import Campaign, CampaignTask, Failure, use_cache
 from ..measure.comparison import DRAWS, Comparison, Unseen, order
 from ..measure.comparison import DTYPES as COMPARED
@@ -38,7 +36,6 @@ from ..measure.samples import ratio
 from ..measure.side_by_side import ComparisonTask, Draw, PipelineTask
 from ..measure.tuning import PROTOCOL, Compilers, GridPoint, Timer, grid, starts, tuned
 from ..page.comparison_text import unseen_lines
-from ..page.rich import lines_of
 from ..problem.problem import DTYPES, Problem
 from ..problem.shapes import (
     ALONE,
@@ -315,47 +312,6 @@ def pipelines(options: argparse.Namespace) -> int:
     return campaign.complete(campaign.due(tasks))
 
 
-# ---- calls --------------------------------------------------------------------------------------
-
-
-def calls(options: argparse.Namespace) -> int:
-    """Time calls of the exported PyTorch softmax and of PyTorch's own, at the shapes of the
-    comparison; --show prints the records.
-
-    At each shape the best baseline of the comparison is timed too, if it is installed: QuACK, Liger
-    or torch.compile, which are called in the same way. A shape that is recorded with the current
-    kernel is not timed again, unless --fresh is given or the best baseline is installed and missing
-    in the record.
-    """
-    if options.show:
-        return show_calls()
-    if importlib.util.find_spec("torch") is None:
-        print("calls are timed on a GPU with PyTorch, which is not installed", file=sys.stderr)
-        return 1
-    use_cache()
-    campaign = Campaign(CallTimes, call_times.PROTOCOL, options, baselines.versions())
-    best = best_baselines(campaign.folder)
-    every = [Problem(*shape, dtype) for dtype in COMPARED for shape in compared_shapes(dtype)]
-    campaign.order = every
-    there = {name for name in call_times.CALLED if call_times.installed(name)}
-    beside = {problem: name for problem, name in best.items() if name in there}
-    tasks = [CallTask(problem, campaign.run, beside.get(problem, "")) for problem in every]
-    return campaign.complete(campaign.due(tasks))
-
-
-def show_calls() -> int:
-    """Print the records of the GPU that is shown; returns the exit status."""
-    cases = store.read(CallTimes)
-    run = store.latest(cases)
-    old = "" if all(case.is_current() for case in cases) else ", in part of earlier kernels"
-    print(f"microseconds a call, {run.device['name']}, {run.utc[:10]}{old}")
-    titles = call_times.TITLES
-    aligns = ("<28", "<24", "<9", *[">11"] * (len(titles) - 3))
-    rows = lines_of([*zip(titles, aligns, strict=True)], map(call_times.table_row, cases))
-    print(*rows, *call_times.summary(cases), sep="\n")
-    return 0
-
-
 # ---- profile ------------------------------------------------------------------------------------
 
 
@@ -394,7 +350,6 @@ CAMPAIGNS = {  # name -> (what does it, its options beside --fresh and --only, h
     "tuned": (tune_grid, ("minutes",), "the plans of softmax over a grid of shapes"),
     "comparison": (comparison, (*LIBRARIES, "drawn", "seed"), "our kernels beside other libraries"),
     "pipelines": (pipelines, LIBRARIES, "softmax between a producer and a consumer kernel"),
-    "calls": (calls, ("show", "warm"), "what a call of the exported PyTorch file costs"),
     "profile": (profile, ("jobs", "worker"), "profiler counters, sanitizer, disassembly"),
 }
 
@@ -435,7 +390,6 @@ def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     help = "compile other libraries' kernels in N processes first"
     add("warm", help, 0, type=at_least(0), metavar="N")
     add("jobs", "deal the work out to so many GPUs (1)", 1, type=at_least(1), metavar="N")
-    add("show", "print what is recorded", False, action=flag)
     add("worker", argparse.SUPPRESS, nargs="+", metavar="LAUNCH")
     add("fresh", "measure again what is recorded", False, action=flag)
     help = "only tasks in whose name one of these regular expressions finds something"
@@ -456,7 +410,7 @@ def main(arguments: list[str] | None = None) -> int:
         one.set_defaults(run=run)
         add_options(one, options)
     options = parser.parse_args(arguments)
-    if not options.show and not gpu.has_gpu():
+    if not gpu.has_gpu():
         print("kernels are measured on a GPU, and CuPy finds none here", file=sys.stderr)
         return 1
     try:

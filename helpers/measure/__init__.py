@@ -14,6 +14,5 @@ The modules, lowest first:
     comparison       our kernels compared with the baselines: the records and what they say
     pipelines        softmax between a producer and a consumer: the same, and its timer
     side_by_side     time our kernels and the baselines in turn
-    call_times       timings of the exported PyTorch file
     profiling        collect profiler data
 """

@@ -23,13 +23,13 @@ from tests.bad_input.inputs import ODD_JSON, Input, damage, few_lines, text_of
 
 STEP = "01_naive"
 GPU = "nvidia-h200"
-FILES = ("steps", "comparison", "pipelines", "calls", "counters", "sass", "sanitizer", "numerics")
+FILES = ("steps", "comparison", "pipelines", "counters", "sass", "sanitizer", "numerics")
 LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "measure": (
         measure.main,
         "pipelines --shapes 64x1024 --only float32 --baselines torch --minutes 2".split(),
     ),
-    "measure ": (measure.main, "calls --show --fresh".split()),
+    "measure ": (measure.main, "steps --only float32 --fresh".split()),
     "measure  ": (measure.main, "profile --only sass counters --jobs 2 --fresh".split()),
     "figures": (figures.main, ["--check"]),
     "lab": (lab.main, ["--no-browser", "--port", "8888"]),
@@ -92,11 +92,8 @@ def forget() -> None:
 def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
     """A command whose files are damaged."""
     r = random.Random(f"damaged {number}")
-    name = r.choice(("calls", "profile", "figures", "lab", "pages"))
+    name = r.choice(("profile", "figures", "lab", "pages"))
     stored = folder / "records" / GPU
-    if name == "calls":
-        what = damage(stored / "calls.jsonl", r)
-        return Input(f"calls: {what}", lambda: measure.main(["calls", "--show"]))
     if name == "profile":
         only = r.choice(("counters", "sass", "numerics", "sanitizer"))
         what = damage(stored / f"{only}.jsonl", r)

@@ -47,21 +47,24 @@ def test_every_step_has_builds_in_the_records() -> None:
 
 
 def test_hashes_are_replaced_in_every_file(tmp_path: Path) -> None:
-    texts = {"a": '{"hash":"0123"}\n{"hash":"4567"}\n', "b": '{"hash":"89ab"}\n'}
+    texts = {
+        "a": '{"kernel_hash":"0123"}\n{"kernel_hash":"4567"}\n',
+        "b": '{"kernel_hash":"89ab"}\n',
+    }
     files = [tmp_path / name for name in texts]
     for file in files:
         file.write_text(texts[file.name])
     replace_hashes(files, {"0123": "cdef", "89ab": "0123"}, {})
     assert [file.read_text() for file in files] == [
-        '{"hash":"cdef"}\n{"hash":"4567"}\n',
-        '{"hash":"0123"}\n',
+        '{"kernel_hash":"cdef"}\n{"kernel_hash":"4567"}\n',
+        '{"kernel_hash":"0123"}\n',
     ]
 
 
 def test_records_of_builds_that_differ_stay_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "steps.jsonl"
-    equal, other = (f'{{"hash":"0123","launch":{{"grid":{n},"LOG":{n}}}}}\n' for n in (0, 1))
-    unknown, free = '{"hash":"0123"}\n', '{"hash":"4567","launch":{"LOG":1}}\n'
+    equal, other = (f'{{"kernel_hash":"0123","launch":{{"grid":{n},"LOG":{n}}}}}\n' for n in (0, 1))
+    unknown, free = '{"kernel_hash":"0123"}\n', '{"kernel_hash":"4567","launch":{"LOG":1}}\n'
     file.write_text(equal + other + unknown + free)
     renamed = {"0123": "cdef", "4567": "89ab"}
     replace_hashes([file], renamed, {"0123": [("-DLOG=1",)]})

@@ -22,7 +22,6 @@ from helpers.catalogue.registry import (
 )
 from helpers.catalogue.store import REFERENCE_GPU
 from helpers.measure import bench, records
-from helpers.measure.call_times import CallTimes
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipelines import Pipeline
 from helpers.measure.profiler import Disassembly, Formula, NsightCounters, SanitizerResult
@@ -43,8 +42,7 @@ from tests import made_up
 from tests.earlier import EARLIER, UNRECORDED
 from tests.made_up import FOLDER
 
-KINDS = [Case, Comparison, Pipeline, CallTimes, NsightCounters, Disassembly, Formula]
-KINDS += [SanitizerResult]
+KINDS = [Case, Comparison, Pipeline, NsightCounters, Disassembly, Formula, SanitizerResult]
 STEPS = [UNFUSED, *steps()]
 EARLY = dataclasses.replace(made_up.RUN, protocol={"version": 1})
 TRIED = [step for step in (*variants(), *TRIALS) if step not in UNRECORDED]
@@ -237,7 +235,6 @@ SAVED = [
     ],
     [dataclasses.replace(made_up.comparison_case(1, 32000), run=EARLY), COMPARED],
     [LINKED, dataclasses.replace(LINKED, state="evicted", skipped={"quack": "why"})],
-    [made_up.call_case()],
 ]
 
 
@@ -305,7 +302,6 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
         (LINKED, ",4.5]", "]", "the object is refused: other samples of pipelines with softmax"),
         (LINKED, ',"two":[4.0,4.5]', "", "the object is refused: other samples of pipelines with"),
         (LINKED, '"fresh"', '"stale"', 'state is "stale", not one of fresh, evicted'),
-        (made_up.call_case(), '"host_us":{"ours"', '"host_us":{"mine"', ".*: host_us lacks ours"),
     ],
 )
 def test_a_damaged_observation_is_named(one, old: str, new: str, said: str, folder) -> None:
