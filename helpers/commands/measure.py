@@ -253,7 +253,10 @@ def comparison(options: argparse.Namespace) -> int:
             for key, one in campaign.known.items()
             if one.seed == seed or group_of(one.problem) not in drawn_now
         }
-    failed = campaign.carry_out(campaign.due(tasks[one] for one in problems))
+    due = campaign.due(tasks[one] for one in problems)
+    if options.drawn:  # when the time is up, what was compared must be the head of the draw
+        due.sort(key=lambda task: problems.index(task.problem))
+    failed = campaign.carry_out(due)
     for number in range(2, 2 if options.drawn else DRAWS + 1):
         known = [campaign.known[one] for one in problems if one in campaign.known]
         tasks = [Draw(case, names) for case in known if (names := case.to_draw())]
@@ -384,7 +387,7 @@ def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     add("baselines", help, known, nargs="*", choices=known)
     help = "N problems drawn at random instead; with --only, those that match of N per operation"
     add("drawn", help, type=at_least(1), metavar="N")
-    help = "of the draw: the commit that froze the tuned plans"
+    help = "of the draw: the commit that froze kernels, launch rules and tuned plans"
     add("seed", help, "0", type=hexadecimal, metavar="COMMIT")
     add("minutes", "begin nothing after so many minutes", type=at_least(1), metavar="N")
     help = "compile other libraries' kernels in N processes first"

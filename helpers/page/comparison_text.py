@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..catalogue.store import REFERENCE_GPU, folder_of
+from ..catalogue.store import REFERENCE_GPU, folder_of, read_if_any
 from ..measure.baselines import BASELINES, title
 from ..measure.comparison import (
     DTYPES,
@@ -27,7 +27,7 @@ from ..measure.comparison import (
     load_unseen,
     versions_of,
 )
-from ..measure.pipelines import STATES, Pipeline, load_pipelines, pipeline_cases
+from ..measure.pipelines import STATES, Pipeline
 from ..problem.shapes import ALONE, COMPARED_TABLE, GROUPS, compared_family, group_of, name_of
 from ..simt.words import counted
 from .rich import markdown_table, named
@@ -55,7 +55,10 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
         for family in COMPARED_TABLE
         for dtype in DTYPES
     }
-    chains = {dtype: pipeline_cases(dtype) for dtype in DTYPES}
+    chains = {
+        dtype: [one for one in read_if_any(Pipeline) if one.dtype == dtype and one.problem.plain]
+        for dtype in DTYPES
+    }
     now = versions_of(everything)  # those that `comparison_origin` says
     older = sum(compared(case.run.versions) != now for case in cases)
     lines = [
@@ -75,7 +78,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
 
 def around_block() -> str:
     """The same for the other operations, alone and in pipelines."""
-    cases, chains = around_cases(load_comparisons()), by_operation(load_pipelines())
+    cases, chains = around_cases(load_comparisons()), by_operation(read_if_any(Pipeline))
     chains.pop(ALONE, None)
     return "\n".join(tables(cases, by_operation(cases), chains))
 
@@ -166,6 +169,8 @@ def loss_lines(cases: Iterable[Comparison]) -> list[str]:
 def unseen_lines(cases: Sequence[Unseen]) -> list[str]:
     """Sentences on problems drawn at random: each loss, the number of each verdict, the baselines
     that failed, and what the tuned plans gain."""
+    if not cases:
+        return ["No problem of a draw is recorded: run make measure ARGS='comparison --drawn 200'."]
     seeds = ", ".join(dict.fromkeys(case.seed for case in cases))
     failed = Counter(title(name) for case in cases for name in case.unverified)
     gains = [case.gain for case in cases if case.step and case.gain]
@@ -261,7 +266,9 @@ def share_cell(case: Comparison, name: str) -> str:
 
 def pipeline_table(groups: Mapping[str, Sequence[Pipeline]]) -> list[str]:
     """The verdicts of each group in each state, the number of cases that must be timed again beside
-    other libraries, and the smallest saving."""
+    other libraries, and the smallest saving; without cases, a sentence."""
+    if not any(groups.values()):
+        return ["No pipeline is recorded: run make measure ARGS=pipelines."]
     rows = []
     for name, group in groups.items():
         for state in STATES:

@@ -28,6 +28,7 @@ from helpers.problem.shapes import drawn, entries
 from tests.made_up import FOLDER, OURS, RUN, VERSIONS, beside_libraries, comparison_case
 
 COPIED = "variants/00_copy_bulk"
+OTHER = replace(RUN, versions={**VERSIONS, "driver": "another"})
 # torch.compile is so far behind that it is not timed in other processes.
 TIMES = {OURS: 10.0, "torch": 40.0, "compile": 24.0, "triton": 12.5, bench.COPY: 9.5}
 
@@ -186,6 +187,11 @@ def test_problems_drawn_at_random_are_compared_with_the_rule_too(
     printed = capsys.readouterr().out
     assert "Lost: " in printed and "Drawn with the seed 06bc5b0: 3 cases: " in printed
     assert command.main(drawing) == 0 and len(machine) == 3, "it is resumed"
+    store.write(Unseen, FOLDER, [replace(cases[0], run=OTHER), *cases[2:]])
+    assert command.main(drawing) == 0
+    assert [one[:3] for one in machine[3:]] == [(p.dtype, *p.shape) for p in problems[:2]], (
+        "in order"
+    )
     with pytest.raises(SystemExit):
         command.main(["comparison", "--drawn", "3", "--seed", "tuesday"])
     assert command.main([*drawing[:2], "1", "--seed", "06bc5b1", "--only", "^any axis"]) == 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from helpers.catalogue import store
 from helpers.commands import figures
 from helpers.page.draw import style
 from helpers.page.draw.style import digest_of
@@ -54,6 +55,12 @@ def test_what_is_out_of_date_is_named_and_rewritten(monkeypatch, tmp_path, capsy
     assert (tmp_path / "a.md").read_text() == "old"
     assert figures.main([]) == 0 == figures.main(["--check"])
     assert (tmp_path / "c.md").read_text() == "not there yet"
+
+
+def test_without_records_the_summary_says_how_they_are_made(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no record of 01_naive on nvidia-h200: run make"):
+        figures.summary_block()
 
 
 @pytest.mark.parametrize(("name", "up"), [("README.md", ""), ("docs/a.md", "../")])

@@ -167,9 +167,9 @@ def test_no_unsupported_vanishes(tmp_path: Path, monkeypatch) -> None:
     other = replace(comparison_case(1, 32000), skipped=skipped, run=older)
     store.write(Comparison, REFERENCE_GPU, [ours, other])
     pictures = {dtype: ROOT / f"{dtype}.png" for dtype in DTYPES}
-    monkeypatch.setattr(comparison_text, "pipeline_cases", lambda dtype: [])
     block = comparison_text.comparison_block(pictures)
     assert "; 1 of 2 cases with other versions." in block
+    assert "No pipeline is recorded: run make measure ARGS=pipelines." in block.splitlines()
     rows = rows_of(block)
     assert rows["rows that start anywhere, float32"][4] == "1", "not supported by us"
     assert rows["QuACK"] == ["0", "0", "0", "1: QuACK needs cols % 4 == 0"]
@@ -182,5 +182,7 @@ def test_no_unsupported_vanishes(tmp_path: Path, monkeypatch) -> None:
 def test_losses_are_said_by_name() -> None:
     lost = comparison_case(32768, 4096, "bfloat16", quack=9.5)
     assert comparison_text.score([lost, comparison_case()]) == "2 cases: 1 ahead, 1 lost"
+    (line,) = comparison_text.unseen_lines([])
+    assert line.startswith("No problem of a draw is recorded: run make measure")
     (line,) = comparison_text.loss_lines([comparison_case(), lost])
     assert line.startswith("Lost: 32768 x 4096 bfloat16: 0.950 (") and "fast as QuACK" in line
