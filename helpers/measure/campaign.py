@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,7 +57,7 @@ def deal(
 ) -> Iterator[tuple[Any, Any | Failure]]:
     """Pop the tasks from `tasks` and yield each with the result of `work(task)`, as they end.
 
-    With one GPU the work is done in this process; with more, or with `apart`, in one child process
+    With one GPU the work is done in this process; with more, or with `apart`, in a `Worker` for
     each, so `work`, its argument and its result must be picklable. An exception or the end of a
     child turns only its task into a `Failure`; after an error that leaves a GPU unusable for its
     process, a new process continues. The caller may append or drop tasks while it iterates.
@@ -67,7 +68,7 @@ def deal(
         result, usable = attempt(work, task)
         yield task, result
     if tasks:
-        yield from _deal_to_children(work, tasks, gpu_names(jobs))
+        yield from _deal_to_workers(work, tasks, gpu_names(jobs))
 
 
 def gpu_names(jobs: int) -> list[str]:
@@ -109,71 +110,73 @@ def gpu_is_usable() -> bool:
         return False
 
 
-class _Child:
-    """A child process that sees one GPU, and the pipe to it."""
+class Worker:
+    """A process that does tasks one at a time, on one GPU if it is named. It is started for the
+    first task, and again after one that ended it or left its GPU unusable."""
 
-    def __init__(self, work: Callable[[Any], Any], gpu: str):
-        self.gpu, self.task = gpu, None
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, work, gpu))
-        self.process.start()
-        theirs.close()  # only the child holds this end, so that its death is noticed
+    def __init__(self, work: Callable[[Any], Any], gpu: str = ""):
+        self.work, self.gpu, self.task = work, gpu, None
+        self.process: BaseProcess | None = None
 
     def give(self, task: Any) -> None:
+        if self.process is None:
+            context = multiprocessing.get_context("spawn")
+            self.pipe, theirs = context.Pipe()
+            self.process = context.Process(target=_serve, args=(theirs, self.work, self.gpu))
+            self.process.start()
+            theirs.close()  # only the process holds this end, so that its death is noticed
         self.task = task
         with contextlib.suppress(OSError):  # it died while idle: `result` reports it
             self.pipe.send(task)
 
-    def result(self) -> tuple[Any | Failure, bool]:
-        """The result of `attempt` in the child."""
+    def result(self) -> Any | Failure:
+        """The result of the work, or a `Failure`."""
         try:
-            return self.pipe.recv()
+            result, usable = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            return Failure(f"its process ended with status {self.process.exitcode}"), False
+            status = self.process.exitcode
+            result, usable = Failure(f"its process ended with status {status}"), False
+        if not usable:
+            self.end()
+        return result
 
     def end(self) -> None:
-        self.pipe.close()
-        self.process.terminate()
-        self.process.join()
+        if self.process is not None:
+            self.pipe.close()
+            self.process.terminate()
+            self.process.join()
+            self.process = None
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any], gpu: str) -> None:
-    """The loop of a child: work on tasks until the parent is gone or this GPU is unusable."""
-    os.environ[VISIBLE] = gpu  # nothing has used CUDA yet
-    usable = True
-    while usable:
-        try:
-            task = pipe.recv()
-        except EOFError:
-            return
-        result, usable = attempt(work, task)
-        pipe.send((result, usable))
+    """The loop of a worker's process: it works on tasks until the parent is gone."""
+    if gpu:
+        os.environ[VISIBLE] = gpu  # nothing has used CUDA yet
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send(attempt(work, pipe.recv()))
 
 
-def _deal_to_children(
+def _deal_to_workers(
     work: Callable[[Any], Any], tasks: deque, names: list[str]
 ) -> Iterator[tuple[Any, Any | Failure]]:
-    idle, busy = list(names), {}
-    children: dict[str, _Child] = {}  # one per GPU
+    workers = [Worker(work, gpu) for gpu in names]
+    idle, busy = [*workers], {}
     try:
         while tasks or busy:
             while tasks and idle:
-                gpu = idle.pop(0)
-                child = children.get(gpu) or children.setdefault(gpu, _Child(work, gpu))
-                child.give(tasks.popleft())
-                busy[child.pipe] = child
-            for pipe in wait(list(busy)):
-                child = busy.pop(pipe)
-                result, usable = child.result()
-                if not usable:
-                    children.pop(child.gpu).end()
-                idle.append(child.gpu)
-                yield child.task, result
+                worker = idle.pop(0)
+                worker.give(tasks.popleft())
+                busy[worker.pipe] = worker
+            for pipe in wait([*busy]):
+                worker = busy.pop(pipe)
+                result = worker.result()
+                idle.append(worker)
+                yield worker.task, result
     finally:
-        for child in children.values():
-            child.end()
+        for worker in workers:
+            worker.end()
 
 
 class CampaignTask:

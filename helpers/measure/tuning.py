@@ -19,7 +19,7 @@ import multiprocessing
 import os
 import re
 import signal
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -324,29 +324,24 @@ def timed(job: tuple[Problem, Sequence[str], int]) -> dict[str, Timed]:
 
 
 class Timer:
-    """Times batches in a child process, and in a new one after an error that leaves the GPU
-    unusable, because a trial may fail in any way."""
+    """Times batches in a process of its own, because a trial may fail in any way."""
 
     def __init__(self):
-        self._begin()
-
-    def _begin(self) -> None:
-        self._tasks: deque = deque()
-        self._results = campaign.deal(timed, self._tasks, apart=True)
+        self.worker = campaign.Worker(timed)
 
     def __call__(self, problem: Problem, names: Sequence[str], few: int) -> dict[str, Timed]:
-        self._tasks.append((problem, tuple(names), few))
+        self.worker.give((problem, tuple(names), few))
         try:
-            _, result = next(self._results)
-        except BaseException:  # for example Ctrl-C; a generator that raised has ended
-            self._begin()
+            result = self.worker.result()
+        except BaseException:  # for example Ctrl-C: a trial may never end
+            self.close()
             raise
         if isinstance(result, Failure):
             raise result
         return result
 
     def close(self) -> None:
-        self._results.close()
+        self.worker.end()
 
 
 def look(trial: str, problem: Problem) -> str:

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from helpers.measure import campaign
+from helpers.measure import campaign, tuning
 from helpers.measure.campaign import VISIBLE, Failure, deal
 
 
@@ -23,6 +23,11 @@ def worker(task: str) -> tuple[str, str, int]:
     if kind == "slow":
         time.sleep(2)
     return task, os.environ.get(VISIBLE, ""), os.getpid()
+
+
+def first_name(job: tuple) -> tuple[str, str, int]:
+    _, (name,), _ = job
+    return worker(name)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +75,19 @@ def test_after_an_error_that_breaks_its_gpu_the_rest_is_done_in_a_new_process(mo
     assert seen["a"][2] == os.getpid()
     assert isinstance(seen["raise"], Failure)
     assert seen["b"][1] == "3" and seen["b"][2] != os.getpid()
+
+
+def test_a_batch_that_ends_its_process_is_a_failure_and_the_next_has_a_new_one(monkeypatch) -> None:
+    monkeypatch.setattr(tuning, "timed", first_name)
+    timer = tuning.Timer()
+    try:
+        for names in (["die"], ["blame"]):
+            with pytest.raises(Failure, match="status 3|07_warp: wrong result"):
+                timer(None, names, 0)
+        first, second = (timer(None, ["a"], 0) for _ in range(2))
+        assert first[0] == "a" and first[2] == second[2] != os.getpid()
+    finally:
+        timer.close()
 
 
 def test_names_of_gpus(monkeypatch) -> None:
