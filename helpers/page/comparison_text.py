@@ -50,7 +50,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
     cases = [case for case in everything if case.problem.plain]
     families = {
         f"{family}, {dtype}": [
-            case for case in cases if case.dtype == dtype and compared_family(*case.shape) == family
+            case for case in cases if case.dtype == dtype and compared_family(case.shape) == family
         ]
         for family in COMPARED_TABLE
         for dtype in DTYPES

@@ -116,10 +116,10 @@ COMPARED_SHAPES = tuple(
 )  # without duplicates
 
 
-def compared_family(rows: int, cols: int) -> str:
+def compared_family(shape: Shape) -> str:
     """Return the first family of the table that contains a compared shape; "" if none does, as for
     a shape given on the command line."""
-    families = (name for name in COMPARED_TABLE if (rows, cols) in COMPARED_FAMILIES[name])
+    families = (name for name in COMPARED_TABLE if shape in COMPARED_FAMILIES[name])
     return next(families, "")
 
 

@@ -365,7 +365,7 @@ class BoundKernel:
         raise, and `KernelBug` for a bug or a workspace that is not zero again afterwards.
         """
         args = self._checked(arrays, named)
-        trace = execute(self.compiled, self.plan, self.plan.grid, self.plan.block, args)
+        trace = execute(self.compiled, self.plan, args)
         if self.plan.workspace and args[-1].any():
             raise KernelBug(f"{self.name} must leave its workspace zeroed for the next launch")
         return trace
@@ -387,9 +387,8 @@ class BoundKernel:
     def simulate_arguments(self, args: Sequence, grid: int | None = None, **options) -> simt.Trace:
         """Run the kernel on the SIMT machine with the result of `arguments`, which the caller may
         have changed: it is not checked again. `grid` overrides the plan's, to omit blocks."""
-        plan = self.plan
-        grid = plan.grid if grid is None else grid
-        return execute_simulated(self.compiled, plan, grid, plan.block, args, **options)
+        plan = self.plan if grid is None else replace(self.plan, grid=grid)
+        return execute_simulated(self.compiled, plan, args, **options)
 
     def workspace(self) -> tuple:
         """Return a zeroed CuPy array in a tuple, or an empty tuple if the plan has no workspace.

@@ -32,31 +32,31 @@ class KernelBug(simt.ShownShort, RuntimeError):
     beyond whose bounds the kernel wrote on a GPU."""
 
 
-def execute(kernel, plan: Plan, grid, block, args: Sequence) -> simt.Trace | None:
+def execute(kernel, plan: Plan, args: Sequence) -> simt.Trace | None:
     """Launch a kernel with checked arguments, and wait for it to finish.
 
-    `plan` has the shared memory and the attributes of the launch; `grid` and `block` have up to
-    three dimensions. Return the SIMT machine's trace in replay mode, None on a GPU. Raises
-    `KernelBug` if a bug is found, and what `helpers.simt` or CuPy raise.
+    Grid and block of the plan may have up to three dimensions. Return the SIMT machine's trace in
+    replay mode, None on a GPU. Raises `KernelBug` if a bug is found, and what `helpers.simt` or
+    CuPy raise.
     """
     if not replaying():
-        _execute_on_gpu(kernel, plan, grid, block, args)
+        _execute_on_gpu(kernel, plan, args)
         return None
-    trace = execute_simulated(kernel, plan, grid, block, args)
+    trace = execute_simulated(kernel, plan, args)
     if trace.findings:
         raise KernelBug(f"{kernel.name} has bugs:\n{trace.findings}", kernel.code)
     return trace
 
 
-def execute_simulated(kernel, plan: Plan, grid, block, args: Sequence, **options) -> simt.Trace:
+def execute_simulated(kernel, plan: Plan, args: Sequence, **options) -> simt.Trace:
     """Launch the kernel on the SIMT machine, even if there is a GPU; bugs are in `trace.findings`.
     `options` are passed to `simt.simulate`."""
     names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
     options = {"names": names, "arch": f"compute_{max(90, plan.arch)}", **options}
-    return simt.simulate(kernel, grid, block, args, plan.shared_mem, **options)
+    return simt.simulate(kernel, plan.grid, plan.block, args, plan.shared_mem, **options)
 
 
-def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
+def _execute_on_gpu(kernel, plan: Plan, args: Sequence) -> None:
     import cupy
 
     prepare(kernel, plan)
@@ -65,7 +65,7 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
         as_declared(parameter, value) if not parameter.pointer else _pointer(parameter.name, value)
         for parameter, value in zip(declared, args, strict=True)
     ]
-    sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
+    sizes = simt.launch_shape(plan.grid, "grid"), simt.launch_shape(plan.block, "block")
     # An ordinary launch even if the plan is programmatic: a single call has no predecessor to
     # overlap with. Timings use `enqueue`.
     kernel(*sizes, tuple(on_gpu), shared_mem=plan.shared_mem)

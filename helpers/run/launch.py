@@ -59,7 +59,7 @@ def launch(
     source that does not compile.
     """
     plan = _checked(kernel, grid, block, args, shared_mem)
-    return execute(kernel, plan, grid, block, args)
+    return execute(kernel, plan, args)
 
 
 def simulate(
@@ -79,7 +79,7 @@ def simulate(
     `follow` and `only_blocks` to record less.
     """
     plan = _checked(kernel, grid, block, args, shared_mem)
-    return execute_simulated(kernel, plan, grid, block, args, **options)
+    return execute_simulated(kernel, plan, args, **options)
 
 
 def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
@@ -94,7 +94,7 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
     grid, block = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
     contract = header(kernel.code, tuple(kernel.options))
     if contract is None:
-        return Plan(math.prod(grid), math.prod(block), shared_mem)
+        return Plan(grid, block, shared_mem)
     unbound = kernel_of(kernel, math.prod(block))
     unbound.check_signature()
     names = [parameter.name for parameter in unbound.parameters]
