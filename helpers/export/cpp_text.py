@@ -236,24 +236,21 @@ constexpr int function_count = sizeof(functions) / sizeof(functions[0]);  // [li
 // Functions with state are static, because another library in the process may contain other
 // specialisations under the same name.
 
-// Properties of a device, queried once.
 struct Device {
     Gpu gpu = {};
-    bool known = false;
     bool ready[function_count] = {};  // whether attributes are set  // [limits]
 };
 
-static std::mutex mutex;
+static std::mutex mutex;  // locked while a device is used
 
-static Device& device_of(int number)
+// Finds the current device, whose properties are queried once.
+static cudaError_t current_device(Device*& device)
 {
     static std::map<int, Device> devices;
-    return devices[number];
-}
-
-static cudaError_t query(Device& device, int number)
-{
-    int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0;
+    int number = -1, sms = 0, l2 = 0, major = 0, minor = 0, shared = 0;
+    if (const cudaError_t error = cudaGetDevice(&number)) return error;
+    device = &devices[number];
+    if (device->gpu.sms > 0) return cudaSuccess;
     const struct { int* value; cudaDeviceAttr attribute; } properties[] = {
         {&sms, cudaDevAttrMultiProcessorCount},
         {&l2, cudaDevAttrL2CacheSize},
@@ -265,8 +262,7 @@ static cudaError_t query(Device& device, int number)
         if (const cudaError_t error = cudaDeviceGetAttribute(one.value, one.attribute, number))
             return error;
     if (sms < 1 || l2 < 1) return cudaErrorNotSupported;  // plans divide by both
-    device.gpu = {sms, l2, 10 * major + minor, shared};
-    device.known = true;
+    device->gpu = {sms, l2, 10 * major + minor, shared};
     return cudaSuccess;
 }
 
@@ -289,23 +285,6 @@ static cudaError_t set_attributes(Device& device, int index, const Plan& plan)
     device.ready[index] = true;
     return cudaSuccess;
 }
-
-// The current device with its properties; holds a lock.
-struct CurrentDevice {
-    std::unique_lock<std::mutex> lock;
-    Device* device = nullptr;
-    cudaError_t error = cudaSuccess;
-
-    CurrentDevice()
-    {
-        int number = -1;
-        error = cudaGetDevice(&number);
-        if (error) return;
-        lock = std::unique_lock<std::mutex>(mutex);
-        device = &device_of(number);
-        if (!device->known) error = query(*device, number);
-    }
-};
 
 // An address modulo 16 bytes.
 static long long start(const void* address)
@@ -333,13 +312,8 @@ struct Array {
     }
 };
 
-// Whether the address ranges of two arrays overlap, gaps between rows included.
-static bool overlap(const Array& one, const Array& other)
-{
-    return one.first() < other.end() && other.first() < one.end();
-}
-
-// Checks that the arrays of a call are aligned and that no output overlaps another array.
+// Checks that the arrays of a call are aligned and that no output overlaps another array, gaps
+// between rows included.
 template <int count>
 static cudaError_t check_arrays(const Array (&arrays)[count])
 {
@@ -349,8 +323,8 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
         for (const Array& other : arrays) {
             if (array.together && other.together && array.address == other.address)  // [inplace]
                 continue;  // [inplace]
-            if (array.output && &array != &other && overlap(array, other))
-                return cudaErrorInvalidValue;
+            const bool overlap = array.first() < other.end() && other.first() < array.end();
+            if (array.output && &array != &other && overlap) return cudaErrorInvalidValue;
         }
     return cudaSuccess;
 }
@@ -365,10 +339,10 @@ ${checks}    matrix.x_start = start(given.${first});
     int index = -1;
     Plan plan;
     {
-        CurrentDevice current;
-        if (current.error) return current.error;
-        Device& device = *current.device;
-        plan = planned(matrix, device.gpu);
+        const std::lock_guard<std::mutex> lock(mutex);
+        Device* device = nullptr;
+        if (const cudaError_t error = current_device(device)) return error;
+        plan = planned(matrix, device->gpu);
         if (plan.error) return plan.error;
         index = index_of(plan, matrix.dtype);
         if (index < 0) return cudaErrorNotSupported;
@@ -376,8 +350,8 @@ ${checks}    matrix.x_start = start(given.${first});
 ${arrays}
         };
         if (const cudaError_t error = check_arrays(arrays)) return error;
-        if (!device.ready[index])  // [limits]
-            if (const cudaError_t error = set_attributes(device, index, plan)) return error;
+        if (!device->ready[index])  // [limits]
+            if (const cudaError_t error = set_attributes(*device, index, plan)) return error;
         if (plan.workspace > 0)  // [workspace]
             if (!workspace || bytes < static_cast<size_t>(plan.workspace) || start(workspace) % 8)
                 return cudaErrorInvalidValue;
@@ -415,8 +389,9 @@ WORKSPACE = """\
 ${opening}
 {
     using namespace ${name}_parts;
-    CurrentDevice current;
-    if (current.error) return 0;
+    const std::lock_guard<std::mutex> lock(mutex);
+    Device* device = nullptr;
+    if (current_device(device)) return 0;
     long long bytes = 0;
     for (const Dtype dtype : {${listed}}) {
         const long long size = bytes_of(dtype);
@@ -424,7 +399,7 @@ ${opening}
             for (const long long y_start : {0LL, size}) {
                 const Plan plan =
                     planned({dtype, size, ${matrix}, x_start, y_start${axis}},
-                            current.device->gpu);
+                            device->gpu);
                 if (plan.error == cudaSuccess) bytes = greater(bytes, plan.workspace);
             }
     }
