@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from .planning import KERNELS, SOURCES, Gpu, Plan, Refused, plan, source
 
@@ -169,8 +168,10 @@ class Device:
         return launch
 
     def _with_workspace(self, launch: Launch, size: int) -> Launch:  # [workspace]
+        kept = 1 << (size - 1).bit_length()  # bytes; all of a stream's are less than twice the last
+
         def with_workspace(x: int, y: int, stream: int, *values: int | float) -> None:
-            address, owner = self._workspace(stream, size), None
+            address, owner = self._workspace(stream, kept), None
             if address is None:
                 address, owner = self.graph_workspace(size)
             launch(x, y, stream, *values, address)
@@ -220,25 +221,18 @@ class Device:
             return None
         if status := stream.get_id():
             _fail("cuStreamGetId", status)
-        memory = stream.memory
-        if memory.stream_id == stream.id.value and memory.size >= size:
-            return memory.addresses[-1]
-        with self._lock:
-            return self._allocated(stream, size)
+        key = stream.id.value, size
+        return stream.workspaces.get(key) or self._allocated(stream, *key)
 
-    def _allocated(self, stream: _Stream, size: int) -> int:  # [workspace]
-        """Return the address of a workspace for a stream that is new or whose own is too small."""
-        memory, stream_id = stream.memory, stream.id.value
-        if memory.stream_id != stream_id:
-            for address in memory.addresses:  # CUDA waits for the kernels that use it
-                with _Context(self.context):
-                    _call("cuMemFree_v2", ctypes.c_uint64(address))
-            memory = _Workspaces(stream_id, 0, ())
-        if memory.size < size:
-            size = 1 << (size - 1).bit_length()
-            address = self.zeros(size, stream.handle)
-            memory = stream.memory = _Workspaces(stream_id, size, (*memory.addresses, address))
-        return memory.addresses[-1]
+    def _allocated(self, stream: _Stream, number: int, size: int) -> int:  # [workspace]
+        """Return the address of a new workspace, and free those of a destroyed stream."""
+        with self._lock:
+            for key in [key for key in stream.workspaces if key[0] != number]:
+                with _Context(self.context):  # CUDA waits for the kernels that use it
+                    _call("cuMemFree_v2", ctypes.c_uint64(stream.workspaces.pop(key)))
+            if (number, size) not in stream.workspaces:  # else by another thread, just now
+                stream.workspaces[number, size] = self.zeros(size, stream.handle)
+            return stream.workspaces[number, size]
 
     def zeros(self, size: int, stream: int) -> int:  # [workspace]
         """Allocate bytes that a stream sets to zero, and return their address."""
@@ -261,21 +255,13 @@ class _Stream:  # [workspace]
     are written to `captured` and `id`."""
 
     def __init__(self, handle: int):
-        self.handle, self.memory = handle, _Workspaces(0, 0, ())
+        self.handle = handle
+        self.workspaces: dict[tuple[int, int], int] = {}  # by stream id and bytes
         self.captured, self.id = ctypes.c_int(), ctypes.c_ulonglong()
         stream, driver = ctypes.c_void_p(handle), _driver()
         captured, number = ctypes.byref(self.captured), ctypes.byref(self.id)
         self.is_capturing = functools.partial(driver.cuStreamIsCapturing, stream, captured)
         self.get_id = functools.partial(driver.cuStreamGetId, stream, number)
-
-
-class _Workspaces(NamedTuple):  # [workspace]
-    """The workspaces of a stream. Smaller ones are kept as long as the stream, because another
-    thread may be about to use them; sizes double, so all of them are less than twice the last."""
-
-    stream_id: int
-    size: int  # bytes of the last
-    addresses: tuple[int, ...]
 
 
 class _Context:
