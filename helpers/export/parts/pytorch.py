@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import NamedTuple  # [best]
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     return _softmax(x, dim, torch.softmax)
 
 
-Softmax = Callable[[Tensor, int], Tensor]  # PyTorch's function, which also names the operator
+Softmax = Callable[[Tensor, int], Tensor]  # PyTorch's function
 
 
 def _softmax(x: Tensor, dim: int, own: Softmax) -> Tensor:
@@ -69,7 +70,7 @@ def _as_operator(x: Tensor, dim: int, own: Softmax) -> Tensor:
         return own(x, dim)
     if _autocast("cuda"):
         x = x.float()  # as torch.softmax does there
-    return _operator(own.__name__)(x, dim)
+    return _operator("softmax")(x, dim, own is torch.log_softmax)
 
 
 def _operator(name: str) -> Callable:
@@ -181,8 +182,8 @@ def _launch(  # [best]
     return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
 
 
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _is_packed(x: Tensor) -> bool:
@@ -249,11 +250,11 @@ def _register(
         torch.library.register_autograd(name, gradient, setup_context=keep, lib=_library)
 
 
-def _run_softmax(x: Tensor, dim: int) -> Tensor:
-    return _eager(x, dim, torch.softmax)
+def _run_softmax(x: Tensor, dim: int, log: bool) -> Tensor:
+    return _eager(x, dim, torch.log_softmax if log else torch.softmax)
 
 
-def _fake_softmax(x: Tensor, dim: int) -> Tensor:
+def _fake_softmax(x: Tensor, *_) -> Tensor:
     if x.dtype not in DTYPES or x.dim() == 0:
         supported = ", ".join(DTYPES.values())
         raise TypeError(f"{NAME} needs rows of {supported}, got {x.dim()} dimensions of {x.dtype}")
@@ -262,15 +263,32 @@ def _fake_softmax(x: Tensor, dim: int) -> Tensor:
 
 def _keep_softmax(ctx, inputs: tuple, output: Tensor) -> None:
     ctx.save_for_backward(output)
-    ctx.dim = inputs[1]
+    _, ctx.dim, ctx.log = inputs
 
 
-def _softmax_gradient(ctx, dy: Tensor) -> tuple:  # [not best]
+def _softmax_gradient(ctx, dy: Tensor) -> tuple:
     (y,) = ctx.saved_tensors
-    return torch._softmax_backward_data(dy, y, ctx.dim, y.dtype), None
+    dx = torch._softmax_backward_data(dy, y, ctx.dim, y.dtype)  # [not best]
+    dx = _operator("softmax_backward")(y, dy, ctx.dim, *Options(log=ctx.log))  # [best]
+    return dx, None, None
 
 
-_register(  # [not best]
-    "softmax(Tensor x, int dim) -> Tensor",
+_register(
+    "softmax(Tensor x, int dim, bool log) -> Tensor",
     *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
 )
+
+
+class Options(NamedTuple):  # [best]
+    """What is fused with softmax or its gradient: the arguments of both operators."""
+
+    mask: Tensor | None = None  # True for elements to hide
+    bias: Tensor | None = None
+    scale: float = 1.0
+    diagonal: int | None = None  # above which a causal mask hides elements
+    log: bool = False
+    zero: bool = False  # whether a fully masked row is 0, not NaN
+    wide: bool = False  # whether y is float32 although x has 16 bits
+    p: float = 0.0  # probability that an element is dropped
+    seed: Tensor | None = None  # of dropout
+    from_x: bool = False  # of a gradient: given the argument of softmax before the mask, not y

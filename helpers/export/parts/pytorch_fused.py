@@ -12,16 +12,14 @@ from .planning import Refused
 from .pytorch import (
     DTYPES,
     NAME,
+    Options,
     _autocast,
-    _eager,
     _fake_softmax,
-    _keep_softmax,
     _launch,
     _like,
     _operator,
     _packed,
     _register,
-    _run_softmax,
     _softmax,
     _supported,
 )
@@ -93,13 +91,14 @@ def scaled_masked_softmax(
         and dtype in (None, x.dtype, torch.float32)
         and 0 <= dropout_p < 1
     ):
-        y = _composed(x, mask, bias, scale, below, log, zero_masked_rows, dtype)
+        y = _composed(x, Options(mask, bias, scale, below, log, zero_masked_rows), dtype)
         return functional.dropout(y, dropout_p) if dropout_p else y
     wide = x.dtype != torch.float32 and (dtype == torch.float32 or _autocast("cuda"))
     inside = dropout_p > 0 and not log
     seed = torch.randint(2**62, (), device="cpu") if inside else None
-    options = float(scale), below, log, zero_masked_rows, wide, dropout_p if inside else 0.0
-    y = _operator("scaled_masked_softmax")(x, mask, bias, *options, seed)
+    p = dropout_p if inside else 0.0
+    options = Options(mask, bias, float(scale), below, log, zero_masked_rows, wide, p, seed)
+    y = _operator("scaled_masked_softmax")(x, *options)
     return y if inside or not dropout_p else functional.dropout(y, dropout_p)
 
 
@@ -186,19 +185,16 @@ def cross_entropy_with_gradient(
 # ---- fallbacks to PyTorch's operations -----------------------------------------------------------
 
 
-def _composed(
-    x: Tensor, mask: Tensor | None, bias: Tensor | None, scale, diagonal, log, zero, dtype
-) -> Tensor:
-    """Return `scaled_masked_softmax` without dropout, by PyTorch's operations; `diagonal` is None
-    without a causal mask."""
-    z = x if scale == 1 else x * scale
-    z = z if bias is None else z + bias
-    mask = _with_causal(mask, x, diagonal)
+def _composed(x: Tensor, o: Options, dtype: torch.dtype | None = None) -> Tensor:
+    """Return softmax with options other than dropout, by PyTorch's operations."""
+    z = x if o.scale == 1 else x * o.scale
+    z = z if o.bias is None else z + o.bias
+    mask = _with_causal(o.mask, x, o.diagonal)
     z = z if mask is None else z.masked_fill(mask, -torch.inf)
-    if zero:
+    if o.zero:
         empty = (z == -torch.inf).all(-1, keepdim=True)
         return torch.softmax(z.masked_fill(empty, 0), -1, dtype).masked_fill(empty, 0)
-    return (torch.log_softmax if log else torch.softmax)(z, -1, dtype)
+    return (torch.log_softmax if o.log else torch.softmax)(z, -1, dtype)
 
 
 def _with_causal(mask: Tensor | None, x: Tensor, diagonal: int | None) -> Tensor | None:
@@ -228,7 +224,7 @@ def _composed_loss(x: Tensor, target: Tensor, ignore, smoothing, z_loss, reducti
     return loss + more.to(loss.dtype)
 
 
-# ---- operators: softmax, its logarithm, and their gradient ---------------------------------------
+# ---- operators: fused softmax, and the gradient of softmax --------------------------------------
 
 
 def _run(
@@ -243,57 +239,99 @@ def _run(
         launch(first.data_ptr(), second.data_ptr(), stream, *values)
 
 
-def _softmax_gradient(ctx, dy: Tensor) -> tuple:
-    (y,) = ctx.saved_tensors
-    return _backward(y, dy, ctx.dim), None
+def _run_fused(x: Tensor, *options) -> Tensor:
+    o = Options(*options)
+    if o.p and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{NAME} does not support dropout in a CUDA graph, which would drop the same elements "
+            "at each replay"
+        )
+    y = _like(x, torch.float32 if o.wide else None)
+    if x.numel() == 0:
+        return y
+    drops = o.p > 0 and _drops(x, DTYPES[x.dtype], o.wide)
+    features = {"BIAS": int(o.bias is not None), "LOG": int(o.log), "ZERO": int(o.zero)}
+    features |= {"WIDE": int(o.wide), "DROPOUT": int(drops)}
+    given = {"scale": o.scale} | _mask(o, x, features)
+    given |= {} if o.bias is None else _rows("bias", o.bias, x)
+    given |= {"p": o.p, "seed": int(o.seed)} if drops else {}
+    try:
+        _run("scaled_softmax", _packed(x), y, features, given)
+    except Refused:  # rows that are short, too long or not whole packs, or an old GPU
+        if drops:
+            raise
+        y = _composed(x, o, y.dtype).contiguous()
+    return _dropped(y, o) if o.p and not drops else y
 
 
-def _backward(y: Tensor, dy: Tensor, dim: int = -1, **options) -> Tensor:
-    """Return what `_run_backward` does by its operator; options that are not given are neutral."""
-    neutral = {"mask": None, "diagonal": None, "scale": 1.0, "log": False, "from_x": False}
-    neutral |= {"wide": False, "p": 0.0, "seed": None}
-    return _operator("softmax_backward")(y, dy, dim, *(neutral | options).values())
+def _fake_fused(x: Tensor, *options) -> Tensor:
+    return _like(_fake_softmax(x), torch.float32 if Options(*options).wide else None)
 
 
-def _run_backward(
-    y: Tensor, dy: Tensor, dim: int, mask, diagonal, scale, log, from_x, wide, p, seed
-) -> Tensor:
+def _keep_fused(ctx, inputs: tuple, output: Tensor) -> None:
+    x, *options = inputs
+    o = Options(*options)
+    ctx.dtype, ctx.bias_shape = x.dtype, None if o.bias is None else o.bias.shape
+    ctx.options = o._replace(mask=None, bias=None, seed=None)
+    ctx.save_for_backward(x if o.p else output, o.mask, o.bias if o.p else None, o.seed)
+
+
+def _fused_gradient(ctx, dy: Tensor) -> tuple:
+    y, mask, bias, seed = ctx.saved_tensors
+    o, by_bias = ctx.options._replace(mask=mask, bias=bias, seed=seed), ctx.needs_input_grad[2]
+    back = o._replace(mask=None, bias=None, scale=1.0 if by_bias else o.scale)
+    if o.log:
+        back = back._replace(diagonal=None)
+    if o.p:  # y is x: the result was not kept, and softmax cannot be recovered from it
+        # From x without a mask, the gradient of a row of -inf is NaN, like its softmax.
+        zero_unmasked = o.zero and mask is None and o.diagonal is None
+        if bias is None and not o.wide and o.scale == 1 and not zero_unmasked:
+            back = back._replace(mask=mask, from_x=True)
+        else:
+            y = _operator("scaled_masked_softmax")(y, *o._replace(p=0.0, seed=None))
+    dx = _operator("softmax_backward")(y, dy, -1, *back).to(ctx.dtype)
+    hidden = _with_causal(mask, dx, o.diagonal) if o.log else None
+    dx = dx if hidden is None else dx.masked_fill(hidden, 0)
+    dbias = dx.sum_to_size(ctx.bias_shape) if by_bias else None
+    if by_bias and o.scale != 1:
+        dx = dx * o.scale
+    return dx, None, dbias, *[None] * 8
+
+
+def _run_backward(y: Tensor, dy: Tensor, dim: int, *options) -> Tensor:
     """Return the gradient with respect to x, given y = softmax(scale * x), or its logarithm, and
-    dy. With `from_x`, y is the argument of softmax before the mask; with `wide`, x has 16 bits
-    although y has not; elements were dropped with probability p. Elements that `mask` hides, or
-    that are above a diagonal, have no gradient."""
-    y, dy = _packed(y), _packed(dy)
+    dy. Elements that are masked or above a diagonal have no gradient."""
+    o, y, dy = Options(*options), _packed(y), _packed(dy)
     if y.numel() == 0:
         return _like(y)
-    drops = p > 0 and _drops(y, "float16" if wide else DTYPES[y.dtype], wide)
-    features = {"LOG": int(log), "FROM_X": int(from_x), "DROPOUT": int(drops)}
-    if p and not drops:
-        dy = _dropped(dy, p, seed)
+    drops = o.p > 0 and _drops(y, "float16" if o.wide else DTYPES[y.dtype], o.wide)
+    features = {"LOG": int(o.log), "FROM_X": int(o.from_x), "DROPOUT": int(drops)}
+    if o.p and not drops:
+        dy = _dropped(dy, o)
     dx = _like(y)
-    given = {"dx": dx, "scale": scale} | ({"p": p, "seed": int(seed)} if drops else {})
-    given |= _mask(mask, diagonal, y, features)
+    given = {"dx": dx, "scale": o.scale} | ({"p": o.p, "seed": int(o.seed)} if drops else {})
+    given |= _mask(o, y, features)
     try:
         _run("softmax_backward", y, dy, features, given, dim)
     except Refused:  # another dimension, or a feature for rows that are not whole packs or too long
         if drops:
             raise
-        if from_x:
-            zero = features["MASK"] > 0
-            y = _composed(y, mask, None, 1, diagonal, False, zero, None)
-        own = torch._log_softmax_backward_data if log else torch._softmax_backward_data
+        if o.from_x:
+            y = _composed(y, Options(o.mask, diagonal=o.diagonal, zero=features["MASK"] > 0))
+        own = torch._log_softmax_backward_data if o.log else torch._softmax_backward_data
         dx = own(dy, y, dim, y.dtype)
-        return dx if scale == 1 else dx * scale
+        return dx if o.scale == 1 else dx * o.scale
     return dx
 
 
-def _mask(mask: Tensor | None, diagonal: int | None, x: Tensor, features: dict) -> dict:
+def _mask(o: Options, x: Tensor, features: dict) -> dict:
     """Set the feature of a mask, a causal one or both, and return what the kernel takes for it."""
-    features["MASK"] = 1 if mask is not None else 2 * (diagonal is not None)
-    if mask is not None:
-        return _rows("mask", _with_causal(mask, x, diagonal), x)
-    if diagonal is not None:
+    features["MASK"] = 1 if o.mask is not None else 2 * (o.diagonal is not None)
+    if o.mask is not None:
+        return _rows("mask", _with_causal(o.mask, x, o.diagonal), x)
+    if o.diagonal is not None:
         queries = x.shape[-2] if x.dim() > 1 else 1
-        return {"mask_rows": queries, "mask_repeat": 1, "diagonal": diagonal}
+        return {"mask_rows": queries, "mask_repeat": 1, "diagonal": o.diagonal}
     return {}
 
 
@@ -316,11 +354,11 @@ def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
     return True
 
 
-def _dropped(y: Tensor, p: float, seed: Tensor) -> Tensor:
+def _dropped(y: Tensor, o: Options) -> Tensor:
     """Return y after dropout by PyTorch, the same for the same seed and shape."""
-    generator = torch.Generator(y.device).manual_seed(int(seed))
-    kept = torch.rand(y.shape, generator=generator, device=y.device, dtype=torch.float32) >= p
-    return y * kept / (1 - p)
+    generator = torch.Generator(y.device).manual_seed(int(o.seed))
+    kept = torch.rand(y.shape, generator=generator, device=y.device, dtype=torch.float32) >= o.p
+    return y * kept / (1 - o.p)
 
 
 def _fake_like(x: Tensor, *_) -> Tensor:
@@ -334,104 +372,48 @@ def _no_second_derivative(ctx, *_) -> None:
     )
 
 
-def _run_log_softmax(x: Tensor, dim: int) -> Tensor:
-    return _eager(x, dim, torch.log_softmax)
-
-
-def _log_softmax_gradient(ctx, dy: Tensor) -> tuple:
-    (y,) = ctx.saved_tensors
-    return _backward(y, dy, ctx.dim, log=True), None
-
-
-# ---- operators: fused softmax --------------------------------------------------------------------
-
-
-def _run_fused(
-    x: Tensor, mask, bias, scale: float, diagonal, log: bool, zero: bool, wide: bool, p: float, seed
-) -> Tensor:
-    if p and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            f"{NAME} does not support dropout in a CUDA graph, which would drop the same elements "
-            "at each replay"
-        )
-    y = torch.empty(x.shape, dtype=torch.float32 if wide else x.dtype, device=x.device)
-    if x.numel() == 0:
-        return y
-    drops = p > 0 and _drops(x, DTYPES[x.dtype], wide)
-    features = {"BIAS": int(bias is not None), "LOG": int(log), "ZERO": int(zero)}
-    features |= {"WIDE": int(wide), "DROPOUT": int(drops)}
-    given = {"scale": scale} | _mask(mask, diagonal, x, features)
-    given |= {} if bias is None else _rows("bias", bias, x)
-    given |= {"p": p, "seed": int(seed)} if drops else {}
-    try:
-        _run("scaled_softmax", _packed(x), y, features, given)
-    except Refused:  # rows that are short, too long or not whole packs, or an old GPU
-        if drops:
-            raise
-        y = _composed(x, mask, bias, scale, diagonal, log, zero, y.dtype).contiguous()
-    return _dropped(y, p, seed) if p and not drops else y
-
-
-def _fake_fused(x, mask, bias, scale, diagonal, log, zero, wide, p, seed) -> Tensor:
-    _fake_softmax(x, -1)
-    return x.new_empty(x.shape, dtype=torch.float32 if wide else x.dtype)
-
-
-def _keep_fused(ctx, inputs: tuple, output: Tensor) -> None:
-    x, mask, bias, ctx.scale, ctx.diagonal, ctx.log, ctx.zero, ctx.wide, ctx.p, seed = inputs
-    ctx.dtype, ctx.bias_shape = x.dtype, None if bias is None else bias.shape
-    ctx.save_for_backward(x if ctx.p else output, mask, seed, bias if ctx.p else None)
-
-
-def _fused_gradient(ctx, dy: Tensor) -> tuple:
-    y, mask, seed, bias = ctx.saved_tensors
-    by_bias, scale = ctx.needs_input_grad[2], ctx.scale
-    options = {"scale": 1.0 if by_bias else scale, "log": ctx.log, "wide": ctx.wide}
-    if not ctx.log:
-        options["diagonal"] = ctx.diagonal
-    if ctx.p:  # y is x: the result was not kept, and softmax cannot be recovered from it
-        # From x without a mask, the gradient of a row of -inf is NaN, like its softmax.
-        zero_unmasked = ctx.zero and mask is None and ctx.diagonal is None
-        from_x = bias is None and not ctx.wide and scale == 1 and not zero_unmasked
-        options |= {"p": ctx.p, "seed": seed, "from_x": from_x}
-        if from_x:
-            options["mask"] = mask
-        else:
-            given = scale, ctx.diagonal, False, ctx.zero, ctx.wide, 0.0, None
-            y = _operator("scaled_masked_softmax")(y, mask, bias, *given)
-    dx = _backward(y, dy, **options).to(ctx.dtype)
-    hidden = _with_causal(mask, dx, ctx.diagonal) if ctx.log else None
-    dx = dx if hidden is None else dx.masked_fill(hidden, 0)
-    dbias = dx.sum_to_size(ctx.bias_shape) if by_bias else None
-    if by_bias and scale != 1:
-        dx = dx * scale
-    return dx, None, dbias, *[None] * 7
+# For operators that are gradients: nothing is kept, and a second derivative is an error.
+_OF_GRADIENTS = (lambda ctx, inputs, output: None), _no_second_derivative
+_OPTIONS = (
+    "Tensor? mask, Tensor? bias, float scale, int? diagonal, bool log, bool zero, bool wide, "
+    "float p, Tensor? seed, bool from_x"
+)
+_register(
+    f"scaled_masked_softmax(Tensor x, {_OPTIONS}) -> Tensor",
+    *(_run_fused, _fake_fused, _keep_fused, _fused_gradient),
+)
+_register(
+    f"softmax_backward(Tensor y, Tensor dy, int dim, {_OPTIONS}) -> Tensor",
+    *(_run_backward, _fake_like, *_OF_GRADIENTS),
+)
 
 
 # ---- operators: cross-entropy --------------------------------------------------------------------
 
 
-def _run_loss(
-    x: Tensor, target: Tensor, ignore_index: int, smoothing: float, z_loss: float
-) -> tuple[Tensor, Tensor]:
+def _run_of_loss(operation: str, x: Tensor, target: Tensor, numbers: tuple, **arrays) -> None:
+    """Launch a loss or its gradient. Raises `Refused`."""
+    given = arrays | dict(zip(("ignore_index", "smoothing", "z_loss"), numbers, strict=True))
+    _run(operation, x.contiguous(), _packed(target), {}, given)
+
+
+def _run_loss(x: Tensor, target: Tensor, *numbers) -> tuple[Tensor, Tensor]:
     """Return the loss of each row, and its statistics: the maximum m and log(sum(exp(x - m)))."""
     loss, statistics = _fake_loss(x, target)
     if x.numel() == 0:  # without columns no target is a class
-        loss = loss.fill_(0).masked_fill(target != ignore_index, torch.nan)
+        loss = loss.fill_(0).masked_fill(target != numbers[0], torch.nan)
         return loss, statistics.fill_(-torch.inf)
-    given = {"loss": loss, "statistics": statistics, "ignore_index": ignore_index}
-    given |= {"smoothing": smoothing, "z_loss": z_loss}
-    _run("cross_entropy", x.contiguous(), _packed(target), {}, given)
+    _run_of_loss("cross_entropy", x, target, numbers, loss=loss, statistics=statistics)
     return loss, statistics
 
 
-def _fake_loss(x: Tensor, target: Tensor, *_) -> tuple[Tensor, Tensor]:
+def _fake_loss(x: Tensor, *_) -> tuple[Tensor, Tensor]:
     rows = x.shape[:-1]
     return tuple(x.new_empty(shape, dtype=torch.float32) for shape in (rows, (*rows, 2)))
 
 
 def _run_loss_backward(
-    x: Tensor, target: Tensor, statistics: Tensor, dloss: Tensor, ignore_index, smoothing, z_loss
+    x: Tensor, target: Tensor, statistics: Tensor, dloss: Tensor, *numbers
 ) -> Tensor:
     if statistics.shape != (*target.shape, 2):
         raise ValueError(
@@ -440,28 +422,24 @@ def _run_loss_backward(
         )
     dx = _like(x)
     if x.numel():
-        given = {"statistics": _packed(statistics), "dloss": _packed(dloss), "dx": dx}
-        given |= {"ignore_index": ignore_index, "smoothing": smoothing, "z_loss": z_loss}
-        _run("cross_entropy_backward", x.contiguous(), _packed(target), {}, given)
+        arrays = {"statistics": _packed(statistics), "dloss": _packed(dloss), "dx": dx}
+        _run_of_loss("cross_entropy_backward", x, target, numbers, **arrays)
     return dx
 
 
 def _run_loss_and_gradient(
-    x: Tensor, target: Tensor, dloss: Tensor, ignore_index: int, smoothing: float, z_loss: float
+    x: Tensor, target: Tensor, dloss: Tensor, *numbers
 ) -> tuple[Tensor, Tensor]:
     loss, dx = _fake_loss_and_gradient(x)
-    given = {"dloss": _packed(dloss), "loss": loss, "dx": dx, "ignore_index": ignore_index}
-    given |= {"smoothing": smoothing, "z_loss": z_loss}
     try:
         if x.numel():
-            first = x.contiguous()
-            _run("cross_entropy_loss_and_gradient", first, _packed(target), {}, given)
+            arrays = {"dloss": _packed(dloss), "loss": loss, "dx": dx}
+            _run_of_loss("cross_entropy_loss_and_gradient", x, target, numbers, **arrays)
             return loss, dx
     except Refused:  # rows that no cluster can hold
         pass
-    options = ignore_index, smoothing, z_loss
-    loss, statistics = _run_loss(x, target, *options)
-    return loss, _run_loss_backward(x, target, statistics, dloss, *options)
+    loss, statistics = _run_loss(x, target, *numbers)
+    return loss, _run_loss_backward(x, target, statistics, dloss, *numbers)
 
 
 def _fake_loss_and_gradient(x: Tensor, *_) -> tuple[Tensor, Tensor]:
@@ -469,49 +447,29 @@ def _fake_loss_and_gradient(x: Tensor, *_) -> tuple[Tensor, Tensor]:
 
 
 def _keep_loss(ctx, inputs: tuple, output: tuple) -> None:
-    x, target, *ctx.options = inputs
+    x, target, *ctx.numbers = inputs
     ctx.save_for_backward(x, target, output[1])
     ctx.mark_non_differentiable(output[1])
 
 
 def _loss_gradient(ctx, dloss: Tensor, _) -> tuple:
     x, target, statistics = ctx.saved_tensors
-    dx = _operator("cross_entropy_backward")(x, target, statistics, dloss, *ctx.options)
+    dx = _operator("cross_entropy_backward")(x, target, statistics, dloss, *ctx.numbers)
     return dx, None, None, None, None
 
 
-# For operators that are gradients: nothing is kept, and a second derivative is an error.
-_OF_GRADIENTS = (lambda ctx, inputs, output: None), _no_second_derivative
+_NUMBERS = "int ignore_index, float smoothing, float z_loss"
 _register(
-    "softmax(Tensor x, int dim) -> Tensor",
-    *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
-)
-_register(
-    "softmax_backward(Tensor y, Tensor dy, int dim, Tensor? mask, int? diagonal, float scale, "
-    "bool log, bool from_x, bool wide, float p, Tensor? seed) -> Tensor",
-    *(_run_backward, _fake_like, *_OF_GRADIENTS),
-)
-_LOSS = "int ignore_index, float smoothing, float z_loss"
-_register(
-    "log_softmax(Tensor x, int dim) -> Tensor",
-    *(_run_log_softmax, _fake_softmax, _keep_softmax, _log_softmax_gradient),
-)
-_register(
-    "scaled_masked_softmax(Tensor x, Tensor? mask, Tensor? bias, float scale, int? diagonal, "
-    "bool log, bool zero, bool wide, float p, Tensor? seed) -> Tensor",
-    *(_run_fused, _fake_fused, _keep_fused, _fused_gradient),
-)
-_register(
-    f"cross_entropy(Tensor x, Tensor target, {_LOSS}) -> (Tensor loss, Tensor statistics)",
+    f"cross_entropy(Tensor x, Tensor target, {_NUMBERS}) -> (Tensor loss, Tensor statistics)",
     *(_run_loss, _fake_loss, _keep_loss, _loss_gradient),
 )
 _register(
     "cross_entropy_backward(Tensor x, Tensor target, Tensor statistics, Tensor dloss, "
-    f"{_LOSS}) -> Tensor",
+    f"{_NUMBERS}) -> Tensor",
     *(_run_loss_backward, _fake_like, *_OF_GRADIENTS),
 )
 _register(
-    f"cross_entropy_with_gradient(Tensor x, Tensor target, Tensor dloss, {_LOSS}) -> "
+    f"cross_entropy_with_gradient(Tensor x, Tensor target, Tensor dloss, {_NUMBERS}) -> "
     "(Tensor loss, Tensor dx)",
     *(_run_loss_and_gradient, _fake_loss_and_gradient, *_OF_GRADIENTS),
 )
