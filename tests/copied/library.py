@@ -282,13 +282,17 @@ def pretended(folder: Path) -> Pretended:
 
 def wrong_uses(case: Case, values: Mapping) -> Iterator[tuple[str, dict[str, object], int]]:
     """(what is wrong, the arguments in which a call differs, what it returns)"""
-    call = case.call
+    call, header = case.call, load(case.step).header
+    none = {array.name: None for array in call.arrays}
+    for name in call.operation.sizes:  # rows without columns have a loss
+        loss = case.name == "loss" and name == "cols"
+        yield f"nothing, {name} = 0", {**none, name: 0}, INVALID if loss else SUCCESS
     inplace = {*call.inplace}
     for array in call.arrays:
         name, start = array.name, address(values[array.name])
         yield f"no {name}", {name: None}, INVALID
         yield f"{name} between elements", {name: start + 1}, MISALIGNED
-        if array.shape == MATRIX and load(case.step).header.align(case.dtype) == 16:
+        if array.shape == MATRIX and header.align(case.dtype) == 16:
             size = array.numpy_dtype(case.dtype).itemsize
             yield f"{name} between packs", {name: start + size}, MISALIGNED
         for other in call.arrays:
@@ -299,7 +303,7 @@ def wrong_uses(case: Case, values: Mapping) -> Iterator[tuple[str, dict[str, obj
                 yield f"{name} is {other.name}", {name: own}, INVALID
             if values[other.name].nbytes > 16:
                 yield f"{name} behind the start of {other.name}", {name: own + 16}, INVALID
-    sizes = load(case.step).operation.sizes
+    sizes = call.operation.sizes
     for name in sizes:
         for number in (-1, MOST, 2 * MOST + values[name]):
             yield f"{name} = {number}", {name: number}, INVALID
