@@ -89,32 +89,3 @@ from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .memory.global_memory import byte_offset, rows_apart, span
 from .places import ShownShort, around, citing, lines_of
 from .trace import Event, Trace, WatchedAccess
-
-__all__ = [
-    "CUPY_OPTIONS",
-    "DEFAULT_ARCH",
-    "INSTRUCTION_LIMIT",
-    "NSIGHT_METRICS",
-    "SHARED_METRICS",
-    "CompileError",
-    "Counters",
-    "Event",
-    "Finding",
-    "Findings",
-    "KernelText",
-    "ShownShort",
-    "Trace",
-    "UnsupportedPTX",
-    "WatchedAccess",
-    "around",
-    "byte_offset",
-    "citing",
-    "compile_cubin",
-    "compile_ptx",
-    "include_folders",
-    "launch_shape",
-    "lines_of",
-    "rows_apart",
-    "simulate",
-    "span",
-]

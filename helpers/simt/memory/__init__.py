@@ -2,7 +2,8 @@
 
 Lowest first; each imports from those above it in this list alone.
 
-    access         one access of an instruction; undefined bits that were stored; address spaces
+    access         one access of an instruction; address spaces
+    own            memory of which each block or thread has a copy; which bits of it are undefined
     order          which accesses come before which, as barriers and waits say
     causality      what else orders accesses: fences and flags
     races          who touched which bytes last, as epochs: what accesses are held against

@@ -1,4 +1,4 @@
-"""What all memories share: an access, undefined bits, and where the address spaces lie."""
+"""What all memories share: an access, and where the address spaces lie."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..findings import Suspicion
 from ..hardware import MAX_CLUSTER, SECTOR, WARP, Counters
 from ..instructions import UNSIGNED, Instruction
 
@@ -103,65 +102,3 @@ def distinct_per_warp(sectors: np.ndarray) -> int:
         by_warp = np.sort(by_warp, axis=1)
         steps = by_warp[:, 1:] - by_warp[:, :-1]
     return int(np.count_nonzero(steps)) + len(by_warp)
-
-
-class Definedness:
-    """Which bytes of a batch's shared or local memory hold something undefined: they were not
-    written, or undefined bits were stored there. The latter stand beside every byte with their
-    origin until it is written again, which costs nothing before the first of them."""
-
-    def __init__(self, suspicion: Suspicion, kind: str, message: str):
-        self.suspicion, self.kind, self.message = suspicion, kind, message
-
-    def start_batch(self, size: int) -> None:
-        self.size = size
-        unwritten = np.ones(size, bool)  # by byte, seen as 1, 2, 4 or 8 at once
-        self.unwritten = {size: unwritten.view(kind) for size, kind in UNSIGNED.items()}
-        self.bits: np.ndarray | None = None
-        self.origins = np.zeros(0, np.int64)
-
-    def overwrite(self, places: np.ndarray, width: int, written: bool = True) -> None:
-        """Bytes that are all defined, or not yet `written`, have come to these places."""
-        at = places[:, None] + np.arange(width)
-        self.unwritten[1][at] = not written
-        if self.bits is not None:
-            self.bits[at] = 0
-
-    def store(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
-        """These threads have stored at these places."""
-        index = places // access.size
-        for element in range(access.elements):
-            self.unwritten[access.size][index + element] = 0
-        shadows = self.suspicion.storing
-        if self.bits is not None:
-            self.bits[places[:, None] + np.arange(access.width)] = 0
-        if shadows is None:
-            return
-        if self.bits is None:
-            self.bits = np.zeros(self.size, np.uint8)
-            self.origins = np.full(self.size, -1)
-        size = access.size
-        for element, shadow in enumerate(shadows):
-            if shadow is not None:
-                at = places[:, None] + np.arange(element * size, (element + 1) * size)
-                bits = shadow.bits[slots].astype(UNSIGNED[size])
-                self.bits[at] = bits.view(np.uint8).reshape(-1, size)
-                self.origins[at] = np.max([one[slots] for one in shadow.origins], axis=0)[:, None]
-
-    def load(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
-        """These threads load from these places."""
-        index = places // access.size
-        missing = [self.unwritten[access.size][index + k] for k in range(access.elements)]
-        if any(one.any() for one in missing):
-            undefined = np.stack(missing, axis=1).view(bool)
-            chosen = undefined.any(axis=1)
-            about = self.kind, access.instruction, self.message, slots[chosen]
-            if access.atomic:
-                self.suspicion.reporter.report(*about)
-            else:
-                self.suspicion.doubt(*about, undefined[chosen], stays=True)
-        if self.bits is not None:
-            at = places[:, None] + np.arange(access.width)
-            bits = self.bits[at]
-            if bits.any():
-                self.suspicion.found(slots, bits, self.origins[at])

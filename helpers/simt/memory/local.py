@@ -15,61 +15,34 @@ import numpy as np
 from ..findings import Suspicion
 from ..geometry import Batch, Lanes
 from ..hardware import WARP, WORD
-from ..instructions import UNSIGNED, Variable
+from ..instructions import Variable
 from .access import (
     LOCAL_END,
     LOCAL_WINDOW,
     SHARED_END,
     SHARED_WINDOW,
     Access,
-    Definedness,
-    all_ones,
     distinct_per_warp,
 )
 from .global_memory import GlobalMemory
+from .own import OwnMemory
 from .shared import SharedMemory
 
 
-class LocalMemory:
-    """The local memory of all threads of a batch; addresses start at 0 in every thread.
-    Behind the variables is a stack of so many bytes for those of calls."""
+class LocalMemory(OwnMemory):
+    """The local memory of all threads of a batch. Behind the variables is a stack of so many bytes
+    for those of calls."""
+
+    name = "local"
 
     def __init__(self, variables: list[Variable], suspicion: Suspicion, stack: int = 0):
-        self.reporter = suspicion.reporter
         kind, message = "read of an uninitialised variable", "this thread has stored nothing there"
-        self.defined = Definedness(suspicion, kind, message)
-        self.offsets: dict[str, int] = {}
-        end = 0
-        for variable in variables:
-            self.offsets[variable.name] = end = -(-end // variable.align) * variable.align
-            end += variable.size
-        self.stack_start = -(-end // 16) * 16 if stack else end
+        super().__init__(variables, suspicion, kind, message)
+        self.stack_start = -(-self.bytes // 16) * 16 if stack else self.bytes
         self.bytes = self.stack_start + stack
-        self.stride = max(8, -(-self.bytes // 8) * 8)  # bytes from thread to thread
 
     def start_batch(self, batch: Batch) -> None:
-        data = np.zeros(batch.slots * self.stride if self.bytes else 0, np.uint8)
-        self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
-        self.defined.start_batch(len(data))
-
-    def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
-        """Return one array of unsigned values per element; all ones where a lane may not read."""
-        values = all_ones(len(addresses), access)
-        slots, index = self._valid(addresses, access, lanes, "load")
-        for element, value in enumerate(values):
-            value[slots] = self.views[access.size][index + element]
-        self.defined.load(slots, index * access.size, access)
-        return values
-
-    def store(
-        self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes: Lanes
-    ) -> None:
-        """Store one array of unsigned values per element; lanes that may not write are dropped."""
-        slots, index = self._valid(addresses, access, lanes, "store")
-        for element, value in enumerate(values):
-            kept = np.broadcast_to(value, addresses.shape)[slots]
-            self.views[access.size][index + element] = kept
-        self.defined.store(slots, index * access.size, access)
+        self.fill(batch.slots, 8)
 
     def begin_frame(self, slots: np.ndarray, starts: np.ndarray, size: int) -> None:
         """A call of these threads begins: its variables, from these bytes on, are unwritten."""
@@ -80,35 +53,23 @@ class LocalMemory:
         """These threads pass `size` bytes on, and what is known of them."""
         rows = (slots * self.stride)[:, None] + np.arange(size)
         defined = self.defined
-        for bytes_ in (self.views[1], defined.unwritten[1], defined.bits, defined.origins):
+        for bytes_ in (self.views[1], defined.bits[1], defined.origins):
             if bytes_ is not None and len(bytes_):
                 bytes_[rows + target] = bytes_[rows + source]
 
-    def _valid(
-        self, addresses, access: Access, lanes: Lanes, verb: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(slots that may access, their first element in the batch's); reports the others."""
-        slots = lanes.slots
-        wanted = addresses[slots]
-        misaligned = wanted & (access.width - 1) != 0
-        outside = (wanted < 0) | (wanted + access.width > self.bytes)
-        for kind, faulty in (
-            ("misaligned local", misaligned & ~outside),
-            ("out-of-bounds local", outside),
-        ):
-            if faulty.any():
-                first = int(faulty.argmax())
-                message = (
-                    f"{access.width} bytes at byte {int(wanted[first])} of the thread's "
-                    f"{self.bytes} bytes of local memory"
-                )
-                self.reporter.report(f"{kind} {verb}", access.instruction, message, slots[faulty])
+    def where(self, slots: np.ndarray, wanted: np.ndarray, access: Access):
+        return slots, wanted, (wanted < 0) | (wanted + access.width > self.bytes)
+
+    def explain(self, kind: str, address: int, access: Access) -> str:
+        return (
+            f"{access.width} bytes at byte {address} of the thread's {self.bytes} bytes of local "
+            "memory"
+        )
+
+    def count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
         tally = vars(access.tally)
         tally[f"local_{verb}_requests"] += lanes.warps
         tally[f"local_{verb}_sectors"] += self._sectors(addresses, access, lanes)
-        good = ~(misaligned | outside)
-        slots, wanted = slots[good], wanted[good]
-        return slots, (slots * self.stride + wanted) // access.size
 
     def _sectors(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> int:
         """Sectors of the interleaved layout: word k of lane l is number 32 k + l of its warp."""

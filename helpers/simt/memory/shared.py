@@ -16,9 +16,10 @@ import numpy as np
 from ..findings import Suspicion
 from ..geometry import Batch, Lanes
 from ..hardware import BANKS, BULK_ALIGN, SECTOR, WARP, WORD
-from ..instructions import UNSIGNED, Instruction, PtxKernel
-from .access import SHARED_STEP, Access, Definedness, all_ones, stores_same
+from ..instructions import Instruction, PtxKernel
+from .access import SHARED_STEP, Access
 from .causality import Causality
+from .own import OwnMemory
 from .races import OWNER, STRONG_READ, THREAD, WEAK_READ, WEAK_WRITE, Epochs, Races, Same, verb
 
 # The owner of bytes: none, an asynchronous copy that writes or reads them, or an mbarrier.
@@ -202,8 +203,10 @@ def _by_slot(of_entries: np.ndarray) -> np.ndarray:
 # ---- the memory ----------------------------------------------------------------------------------
 
 
-class SharedMemory:
+class SharedMemory(OwnMemory):
     """Static and dynamic shared memory, one copy for each block of the batch."""
+
+    name = "shared"
 
     def __init__(
         self,
@@ -212,40 +215,29 @@ class SharedMemory:
         suspicion: Suspicion,
         causality: Causality,
     ):
-        self.reporter = suspicion.reporter
-        self.offsets: dict[str, int] = {}
-        end = 0
-        fixed = [variable for variable in kernel.shared if variable.size]
-        for variable in fixed + [v for v in kernel.shared if not v.size]:
-            align = max(variable.align, 1 if variable.size else 16)
-            self.offsets[variable.name] = end = -(-end // align) * align
-            end += variable.size
-        self.static_bytes = end
-        self.bytes = end + dynamic_bytes
+        kind, message = "read of unwritten shared memory", "no thread has stored anything there"
+        variables = sorted(kernel.shared, key=lambda one: not one.size)
+        super().__init__(variables, suspicion, kind, message)
+        self.bytes += dynamic_bytes
         sizes = {variable.name: variable.size for variable in kernel.shared}
         # A kernel that declares no extern array has no business in dynamic shared memory.
-        self.declared = end if sizes and all(sizes.values()) else self.bytes
+        fixed = sizes and all(sizes.values())
+        self.declared = self.static_bytes if fixed else self.bytes
         self.rooms = {  # from where to where each variable is
             name: (start, start + sizes[name] if sizes[name] else self.bytes)
             for name, start in self.offsets.items()
         }
-        self.stride = max(SECTOR, -(-self.bytes // SECTOR) * SECTOR)  # bytes from block to block
         self.causality, self.races = causality, SharedRaces(kernel, suspicion, causality)
-        kind, message = "read of unwritten shared memory", "no thread has stored anything there"
-        self.defined = Definedness(suspicion, kind, message)
         self.order = causality.order
-        self.changes = 0  # counts stores, so that a wait for one can be given up
 
     def start_batch(self, batch: Batch) -> None:
         """Fresh, unwritten shared memory for the blocks of a batch."""
         self.padded = batch.padded
         self.cluster = batch.shape.cluster_blocks  # blocks that see one another's shared memory
-        data = np.zeros(batch.count * self.stride, np.uint8)
-        self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
+        self.fill(batch.count, SECTOR)
         self.order.start_batch(batch)
         self.causality.start_batch(batch)
-        self.races.start_batch(batch, len(data))
-        self.defined.start_batch(len(data))
+        self.races.start_batch(batch, len(self.views[1]))
         # Since the last barrier of the cluster: (threads, blocks accessed, whether a thread had
         # arrived at that barrier before, instruction).
         self.remote: list[tuple[np.ndarray, np.ndarray, np.ndarray, Instruction]] = []
@@ -295,43 +287,7 @@ class SharedMemory:
 
     # ---- access ----
 
-    def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
-        """Return one array of unsigned values per element; all ones where a lane may not read."""
-        values = all_ones(len(addresses), access)
-        slots, places = self.valid(addresses, access, lanes, "load")
-        self._count("load", addresses, access, lanes)
-        if len(slots):
-            self.races.load(places, slots, access)
-            index = places // access.size
-            for element, value in enumerate(values):
-                value[slots] = self.views[access.size][index + element]
-            self.defined.load(slots, places, access)
-        return values
-
-    def store(
-        self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes: Lanes
-    ) -> None:
-        """Store one array of unsigned values per element; lanes that may not write are dropped."""
-        slots, places = self.valid(addresses, access, lanes, "store")
-        self._count("store", addresses, access, lanes)
-        if not len(slots):
-            return
-        index = places // access.size
-        view = self.views[access.size]
-        kept = [np.broadcast_to(value, addresses.shape)[slots] for value in values]
-
-        def same(after: bool) -> np.ndarray:
-            result = np.zeros(len(addresses), bool)
-            result[slots] = stores_same(view, index, kept, after)
-            return result
-
-        self.races.store(places, slots, access, same)
-        self.defined.store(slots, places, access)
-        self.changes += 1
-        for element, one in enumerate(kept):
-            view[index + element] = one
-
-    def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
+    def count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
         if access.atomic:
             return
         if (addresses[lanes.mask] >= SHARED_STEP).any():
@@ -343,26 +299,12 @@ class SharedMemory:
         tally[f"shared_{verb}_wavefronts"] += needed
         tally[f"shared_{verb}_bank_conflicts"] += needed - least
 
-    def valid(self, addresses, access: Access, lanes: Lanes, verb: str):
-        """(slots that may access, their places in the batch's bytes); reports the others."""
-        slots = lanes.slots
-        wanted = addresses[slots]
-        blocks = slots // self.padded
-        outside = np.zeros(len(slots), bool)
+    def where(self, slots: np.ndarray, wanted: np.ndarray, access: Access):
+        blocks, outside = slots // self.padded, np.zeros(len(slots), bool)
         if self.cluster > 1 or (wanted >= SHARED_STEP).any():  # a block alone is a cluster of one
             blocks, wanted, outside = self.locate(slots, wanted, access.instruction)
-        misaligned = wanted & (access.width - 1) != 0
         low, high = self.rooms.get(access.variable, (0, self.declared))
-        outside = outside | (wanted < low) | (wanted + access.width > high)
-        for kind, faulty, explain in (
-            ("misaligned shared", misaligned & ~outside, self._explain_alignment),
-            ("out-of-bounds shared", outside, self._explain_bounds),
-        ):
-            if faulty.any():
-                message = explain(int(wanted[faulty.argmax()]), access)
-                self.reporter.report(f"{kind} {verb}", access.instruction, message, slots[faulty])
-        good = ~(misaligned | outside)
-        return slots[good], blocks[good] * self.stride + wanted[good]
+        return blocks, wanted, outside | (wanted < low) | (wanted + access.width > high)
 
     def locate(self, slots: np.ndarray, wanted: np.ndarray, instruction: Instruction):
         """(block, address within it, whether there is no such block) of each thread's address."""
@@ -399,11 +341,10 @@ class SharedMemory:
         """The same byte in the block of another rank."""
         return address % SHARED_STEP + (rank + 1) * SHARED_STEP
 
-    def _explain_alignment(self, address: int, access: Access) -> str:
-        place = f"this one is at byte {address} of the block's shared memory"
-        return access.explain_alignment(place)
-
-    def _explain_bounds(self, address: int, access: Access) -> str:
+    def explain(self, kind: str, address: int, access: Access) -> str:
+        if kind == "misaligned":
+            place = f"this one is at byte {address} of the block's shared memory"
+            return access.explain_alignment(place)
         if access.variable and 0 <= address <= self.bytes - access.width:
             low, high = self.rooms[access.variable]
             others = {short(name): room for name, room in self.rooms.items()}

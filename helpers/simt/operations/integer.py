@@ -177,20 +177,16 @@ def _lop3(a, b, c, table):
     return result
 
 
-def _bits(a: np.ndarray) -> np.ndarray:
-    """Shape (width, threads): bit k of every value in row k."""
-    places = np.arange(_width(a), dtype=a.dtype)[:, None]
-    return a[None, :] >> places & a.dtype.type(1)
-
-
 def _bit_length(a: np.ndarray) -> np.ndarray:
-    weights = np.arange(1, _width(a) + 1, dtype=np.uint32)[:, None]
-    return (_bits(a).astype(np.uint32) * weights).max(axis=0)
+    """How many bits it takes to write each unsigned integer."""
+    for shift in (1, 2, 4, 8, 16, 32):
+        a = a | _shift(np.right_shift, a, shift)
+    return np.bitwise_count(a).astype(np.uint32)
 
 
 @form("popc", "T:b32|b64", "T", "u32")
 def _popc(a):
-    return _bits(a).sum(axis=0, dtype=np.uint32)
+    return np.bitwise_count(a).astype(np.uint32)
 
 
 @form("clz", "T:b32|b64", "T", "u32")
@@ -207,10 +203,8 @@ def _bfind(a, distance: str):
 
 @form("brev", "T:b32|b64", "T")
 def _brev(a):
-    result = np.zeros_like(a)
-    for bit in _bits(a):
-        result = result << a.dtype.type(1) | bit
-    return result
+    bits = np.unpackbits(split(a, np.dtype(np.uint8)), axis=1, bitorder="little")
+    return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(a.dtype).reshape(-1)
 
 
 @form("fns", "T:b32", "T T s32")
