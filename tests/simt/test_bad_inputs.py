@@ -1,8 +1,7 @@
 """Bad input to the command and to `simulate`: each gets one sentence that says what was expected,
 what was given or what to do; input that can only mean one thing runs.
 
-More is in test_command.py (arguments and files), test_signatures.py (arguments of `simulate`) and
-test_loading.py (files and `__constant__` variables)."""
+More is in test_signatures.py (arguments of `simulate`) and test_loading.py (files)."""
 
 import re
 import shlex
@@ -17,17 +16,28 @@ from helpers.simt.command import main
 CODE = """#include <cstdio>
 struct Pair { int a, b; };
 __constant__ float weights[5];
+__constant__ int offset, unused;
 template <typename T> __global__ void twice(const T* x, T* y) { y[threadIdx.x] = x[threadIdx.x]; }
 __global__ void scale(const float* x, float* y, int n, float a)
 {
     int i = threadIdx.x;
-    if (i < n) y[i] = a * x[i] + weights[0];
+    if (i < n) y[i] = a * x[i] + weights[0] + offset;
 }
-__global__ void pair(Pair p, float** rows, bool f) {}
+__global__ void many(bool f, unsigned u, long long l, Pair p, float** rows, const int* z) {}
 """
 RUN = "m.cu --kernel scale --grid 1 --block 32"
 ARGS = "--args float32[100] float32[100] 99 0.5"
 FULL = f"{RUN} {ARGS}"
+MANY = ["1", "1", "1", "pair.npy", "float32[4];float32[4]", "int32[4]"]
+NO_ARRAYS = {
+    "pickled": b"\x80\x04N.",
+    "empty": b"",
+    "text": b"not an array",
+    "random": bytes(range(7, 256, 3)),
+    "zip": b"PK\x03\x04",
+    "cut": b"\x93NUMPY\x01\x00",
+    "header": b"\x93NUMPY\x01\x00\x08\x00{'a': [\n",  # a cut one
+}
 
 
 @pytest.fixture(autouse=True)
@@ -44,15 +54,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("host.cu").write_text("int main() { return 0; }\n")
     Path("binary.cu").write_bytes(bytes(range(256)))
     Path("wide.cu").write_text(CODE, encoding="utf-16")
+    Path("clusters.cu").write_text("__global__ void __cluster_dims__(16) k(int* y) { *y = 1; }\n")
     Path("results").mkdir()
+    for name, content in NO_ARRAYS.items():
+        Path(f"{name}.npy").write_bytes(content)
+    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
     np.save("x.npy", np.zeros(100, np.float32))
     np.save("fortran.npy", np.asfortranarray(np.zeros((10, 10), np.float32)))
     np.savez("several.npz", np.zeros(3))
     return tmp_path
 
 
+def many(place: int, value: str) -> list[str]:
+    """A line for the kernel `many`, with one argument in place of a right one."""
+    args = [*MANY[:place], value, *MANY[place + 1 :]]
+    return ["m.cu", "--kernel", "many", "--grid", "1", "--block", "1", "--args", *args]
+
+
 def line(given: str) -> str:
-    """With `scale` and right arguments: `given` are more options, or other arguments."""
+    """With `scale` and right arguments: `given` are more options, or other arguments; or with
+    `many`: a place and an argument."""
+    if given.startswith("many "):
+        _, place, value = given.split(" ")
+        return shlex.join(many(int(place), value))
     return f"{RUN} {given}" if given.startswith("-") else given
 
 
@@ -63,7 +87,7 @@ WRONG_LINES = {
     "m.cu --kernel 'twice<nope>' --grid 1 --block 1": (
         "'twice<nope>' names no kernel of this source and no instance of a template: identifier"
     ),
-    "m.cu --grid 1 --block 1": "m.cu has 3 kernels, pass --kernel: twice, scale, pair",
+    "m.cu --grid 1 --block 1": "m.cu has 3 kernels, pass --kernel: twice, scale, many",
     "m.cu --kernel twice --grid 1 --block 1": "twice is a template: name its arguments too, as in",
     "host.cu": "host.cu has no kernel: nothing in it is __global__",
     "binary.cu": "binary.cu has no kernel: nothing in it is __global__",
@@ -88,6 +112,8 @@ WRONG_LINES = {
     # ---- options ----
     f"--format pdf {ARGS}": "argument --format: invalid choice: 'pdf'",
     f"--option=-arch=sm_10 {ARGS}": "-arch=sm_10: the SIMT machine models an H200 and compiles",
+    f"--option=--gpu-architecture=sm_80 {ARGS}": "--gpu-architecture=sm_80: the SIMT machine mod",
+    f"--option=-arch=sm_90a {ARGS}": "-arch=sm_90a: the SIMT machine models an H200 and compiles",
     f"--nope {ARGS}": "unrecognized arguments: --nope",
     f"--orders 3 {ARGS}": "argument --orders: invalid choice: 3",
     f"--volatile strong {ARGS}": "argument --volatile: invalid choice: 'strong'",
@@ -120,6 +146,31 @@ WRONG_LINES = {
     "--args fortran.npy float32[100] 99 0.5": "x is not C-contiguous; a kernel ignores strides",
     "--args several.npz float32[100] 99 0.5": "x: 'several.npz' is not a number, an array such",
     f"{ARGS} weights=float32[5] weights=x.npy": "weights has two values among --args: leave one",
+    f"{ARGS} offset=4.5": "offset is 4.5, the kernel takes int",
+    f"{ARGS} weights=float64[1]": "weights is float64, the kernel takes float32",
+    f"{ARGS} weights=3": "weights: the kernel takes float*, not 3",
+    f"{ARGS} offset=float32[1]": "offset: the kernel takes int, not the array float32[1]",
+    f"{ARGS} unused=1": "scale uses no variable 'unused'; __constant__ and __device__ variables",
+    "many 0 2": "f is 2, the kernel takes bool (0 to 1)",
+    "many 1 -1": "u is -1, the kernel takes unsigned (0 to 4294967295)",
+    "many 1 1024.5": "u is 1024.5, the kernel takes unsigned",
+    "many 1 float32[4]": "u: the kernel takes unsigned, not the array float32[4]",
+    "many 3 7": "p is a struct of 8 bytes, not 7",
+    "many 5 7": "z: the kernel takes int*, not 7: pass an array",
+    "many 5 none.npy": "z: cannot read none.npy: No such file",
+    "many 5 int32[100000000000000]": "z: int32[100000000000000] has 3.73e+05 GB",
+    f"many 5 int32[{'9' * 40}]": "z: int32[999",
+    "many 5 float32[4]": "z is float32, the kernel takes int32 (int*)",
+    "many 4 float32[4]": "rows is float32, the kernel takes uint64",
+    "many 5 int32[4];int32[4]": "z: the kernel takes int*, not the list",
+    "many 5 int32[,]": "z: int32[,] has no size",
+    "many 5 float31[4]": "z: 'float31' is not a dtype such as float32",
+    "many 5 object[4]": "z: 'object' is not a dtype of numbers",
+    "many 2 ": "l: '' is not a number",
+    **{
+        f"--args {name}.npy float32[100] 99 0.5": f"x: {name}.npy is not a .npy file of numbers"
+        for name in NO_ARRAYS
+    },
     f"{ARGS} n=99": "n is not a __constant__ or __device__ variable of this file; it has: weights",
 }
 RIGHT_LINES = [
@@ -131,7 +182,13 @@ RIGHT_LINES = [
     "--args NULL nullptr 0 0.5",
     "--args float32[0] float32[0] 0 0.5",
     f"{ARGS} weights=float[5]",
-    "m.cu --kernel pair --grid 1 --block 1 --args pair.npy 'float[4];null' true",
+    "many 0 true",
+    "many 1 4294967295",
+    "many 2 -5",
+    "many 4 float[4];null",
+    "many 5 null",
+    "clusters.cu --grid 16 --block 1 --args int[1]",
+    f"--option=-arch=sm_90 {ARGS}",
     FULL.replace("m.cu", "wide.cu"),
     FULL.replace("--kernel scale", "--kernel _Z5scalePKfPfif"),
 ]
@@ -153,14 +210,35 @@ def test_a_wrong_command_line_is_answered_by_one_sentence(given: str, capsys) ->
 
 @pytest.mark.parametrize("given", RIGHT_LINES)
 def test_what_can_only_mean_one_thing_runs(given: str, capsys) -> None:
-    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
     assert main(shlex.split(line(given))) == 0, capsys.readouterr()
+
+
+ODD = [
+    *("", "-", "-1", "1e400", "nan", "-inf", "0x", "1_000", "9" * 5000, "1e", "1,5", "null"),
+    *("int32[0]", "int32[-1]", "int32[1,", "int32[9999999999999]", "int32[3];", ";", "[]"),
+    *("cut.npy", "none.npy", "pickled.npy", ".npy", "datetime64[3]", "complex64[2]", "U5[2]"),
+    *("\ud800", "a" * 5000, "float32 [3]", "null;null", "int64[2];null", "+3", "half[1]"),
+    *("None", "\x00", "V8[3]"),
+]
+
+
+def test_whatever_is_typed_for_an_argument_ends_in_a_status_and_a_sentence(capsys) -> None:
+    before = sorted(Path().iterdir())
+    refused = 0
+    for place in range(len(MANY)):
+        for odd in ODD:
+            status = main(many(place, odd))
+            error = capsys.readouterr().err
+            assert (status, error.count("\n")) in ((0, 0), (2, 1)), (place, odd[:40], error[:200])
+            refused += status == 2
+    assert refused > 150 and sorted(Path().iterdir()) == before
 
 
 X, Y = np.ones(32, np.float32), np.zeros(32, np.float32)
 SOURCE = """__constant__ int c;
+__constant__ float w[3];
 __global__ void k(const float* x, float* y, int n) {
-    if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] + c;
+    if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] + c + w[0];
 }"""
 OVERLAPPING = np.zeros(40, np.float32)
 # (what is passed instead, the beginning of the sentence)
@@ -177,6 +255,7 @@ WRONG_CALLS = [
         "headers must be pairs (name, text), not {'a.h': ''}",
     ),
     ({"args": None}, "args must be a tuple with all arguments, such as (x, y, n), not"),
+    ({"args": (X, Y)}, "k takes 3 arguments (x, y, n), not 2"),
     ({"args": X}, "args must be a tuple with all arguments, such as (x, y, n)"),
     (
         {"args": (np.ma.masked_array(X, X > 0), Y, 3)},
@@ -192,12 +271,25 @@ WRONG_CALLS = [
     ({"watch": 5}, "watch must be True or lines such as (30, 31), not 5"),
     ({"progress": 5}, "progress must be a function of two integers, not 5"),
     ({"symbols": [1]}, "symbols must be a dict of values by the names of"),
+    ({"symbols": {"w": 3}}, "w is an array of float: pass an array"),
+    ({"symbols": {"w": np.zeros(1)}}, "w is float64, the kernel takes float32"),
+    ({"symbols": {"c": np.zeros(2, np.int32)}}, "c is an array, the kernel takes int"),
+    ({"symbols": {"c": 4.5}}, "c is 4.5, the kernel takes int"),
+    ({"symbols": {"c": 2**40}}, "c is 1099511627776, the kernel takes int"),
+    (
+        {"symbols": {"none": 3}},
+        "k uses no variable 'none'; __constant__ and __device__ variables that it uses: c, w",
+    ),
     # ---- sizes ----
     ({"block": 1025}, "block 1025 is outside CUDA's limits of 1 to (1024, 1024, "),
     ({"block": (64, 32)}, "block (64, 32, 1) has 2048 threads; CUDA allows 1024"),
     (
         {"kernel": KernelText(SOURCE.replace("void", "void __launch_bounds__(31)"), "k")},
         "block (32, 1, 1) has 32 threads; the kernel's __launch_bounds__ allow 31",
+    ),
+    (
+        {"kernel": KernelText(SOURCE.replace("void", "void __cluster_dims__(17)"), "k")},
+        "k: cluster (17, 1, 1) has 17 blocks; an H200 allows at most 16",
     ),
     ({"block": 0}, "block 0 is outside CUDA's limits of 1 to"),
     ({"block": ()}, "block () must have one to three sizes"),

@@ -46,10 +46,6 @@ def scale(*options: str, args=tuple(CLEAN)) -> int:
     return main(["a file.cu", *sizes, *options, "--args", *args])
 
 
-def many(*args: str) -> int:
-    return main(["a file.cu", "--kernel", "many", "--grid", "1", "--block", "1", "--args", *args])
-
-
 def test_help_explains_arguments_by_examples_that_run(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
@@ -90,66 +86,6 @@ def test_a_program_for_nvcc_runs_and_shows_what_it_prints(capsys) -> None:
     assert scale() == 0
     shown = capsys.readouterr().out
     assert "printed:\na & b < 99" in shown and "no findings" in shown
-
-
-def test_arguments_of_all_kinds(capsys) -> None:
-    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
-    values = ["true", "4294967295", "-5", "pair.npy", "float32[4];float32[4]", "null"]
-    assert many(*values) == 0, capsys.readouterr().err
-
-
-WRONG = {
-    "an int too large": (0, "2", "f is 2, the kernel takes bool (0 to 1)"),
-    "-1 for unsigned": (1, "-1", "u is -1, the kernel takes unsigned (0 to 4294967295)"),
-    "a fraction": (1, "1024.5", "u is 1024.5, the kernel takes unsigned"),
-    "an array": (1, "float32[4]", "u: the kernel takes unsigned, not the array float32[4]"),
-    "an int for a struct": (3, "7", "p is a struct of 8 bytes, not 7"),
-    "a number for a pointer": (5, "7", "z: the kernel takes int*, not 7: pass an array"),
-    "no such file": (5, "none.npy", "z: cannot read none.npy: No such file"),
-    "an absurd array": (5, "int32[100000000000000]", "z: int32[100000000000000] has 3.73e+05 GB"),
-    "a more absurd one": (5, f"int32[{'9' * 40}]", "z: int32[999"),
-    "another dtype": (5, "float32[4]", "z is float32, the kernel takes int32 (int*)"),
-    "addresses of a wrong size": (4, "float32[4]", "rows is float32, the kernel takes uint64"),
-    "pointers where there are none": (
-        5,
-        "int32[4];int32[4]",
-        "z: the kernel takes int*, not the list",
-    ),
-    "no size": (5, "int32[,]", "z: int32[,] has no size"),
-    "no dtype": (5, "float31[4]", "z: 'float31' is not a dtype such as float32"),
-    "objects": (5, "object[4]", "z: 'object' is not a dtype of numbers"),
-    "nothing": (2, "", "l: '' is not a number"),
-}
-RIGHT = ["1", "1", "1", "pair.npy", "float32[4];float32[4]", "int32[4]"]
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_argument_is_one_sentence_and_status_2(case: str, capsys) -> None:
-    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
-    place, value, sentence = WRONG[case]
-    before = sorted(Path().iterdir())
-    assert many(*RIGHT[:place], value, *RIGHT[place + 1 :]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith(sentence) and captured.err.count("\n") == 1
-    assert not captured.out and sorted(Path().iterdir()) == before
-
-
-GARBAGE = {
-    "pickled": b"\x80\x04N.",
-    "empty": b"",
-    "text": b"not an array",
-    "random": bytes(range(7, 256, 3)),
-    "zip": b"PK\x03\x04",
-    "cut": b"\x93NUMPY\x01\x00",
-    "a cut header": b"\x93NUMPY\x01\x00\x08\x00{'a': [\n",
-}
-
-
-@pytest.mark.parametrize("case", GARBAGE)
-def test_a_file_that_is_no_array_is_refused(case: str, capsys) -> None:
-    Path("x.npy").write_bytes(GARBAGE[case])
-    assert scale(args=("x.npy", *CLEAN[1:])) == 2
-    assert capsys.readouterr().err == "x: x.npy is not a .npy file of numbers\n"
 
 
 def test_even_a_fault_of_its_own_is_no_traceback(capsys, monkeypatch) -> None:
@@ -430,29 +366,3 @@ def test_a_report_that_cannot_be_written_is_status_2(capsys, monkeypatch) -> Non
 
 def test_text_is_no_format_for_a_run_that_was_none() -> None:
     assert reports.report(reports.KernelRun(Path("x.cu"), error="because"), "text") == "because"
-
-
-# ---- anything that may be typed -----------------------------------------------------------------
-
-ODD = [
-    *("", "-", "-1", "1e400", "nan", "-inf", "0x", "1_000", "9" * 5000, "1e", "1,5", "null"),
-    *("int32[0]", "int32[-1]", "int32[1,", "int32[9999999999999]", "int32[3];", ";", "[]"),
-    *("bad.npy", "none.npy", "pickled.npy", ".npy", "datetime64[3]", "complex64[2]", "U5[2]"),
-    *("\ud800", "a" * 5000, "float32 [3]", "null;null", "int64[2];null", "+3", "half[1]"),
-    *("None", "\x00", "V8[3]"),
-]
-
-
-def test_whatever_is_typed_for_an_argument_ends_in_a_status_and_a_sentence(capsys) -> None:
-    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
-    Path("bad.npy").write_bytes(b"\x93NUMPY\x01\x00zz")
-    np.save("pickled.npy", np.array([{}], object), allow_pickle=True)
-    before = sorted(Path().iterdir())
-    refused = 0
-    for place in range(len(RIGHT)):
-        for odd in ODD:
-            status = many(*RIGHT[:place], odd, *RIGHT[place + 1 :])
-            error = capsys.readouterr().err
-            assert (status, error.count("\n")) in ((0, 0), (2, 1)), (place, odd[:40], error[:200])
-            refused += status == 2
-    assert refused > 150 and sorted(Path().iterdir()) == before
