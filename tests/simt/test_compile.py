@@ -68,10 +68,22 @@ def test_what_compiles_differently_is_kept_apart(change: dict, compiled: list) -
     assert len(compiled) == 2
 
 
-def test_another_compiler_compiles_anew(compiled: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    again()
-    monkeypatch.setattr(nvrtc, "nvrtcVersion", lambda: (0, 99, 0))
-    again()
+@pytest.mark.parametrize(
+    ("module", "name", "version"),
+    [
+        (nvrtc, "nvrtcVersion", (0, 99, 0)),
+        (compile, "toolkit_versions", ("nvidia_cuda_runtime-99",)),
+    ],
+)
+def test_another_compiler_or_toolkit_compiles_anew(
+    module, name: str, version: tuple, compiled: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "#include <cuda_fp16.h>\n" + CODE
+    assert again(code) == again(code)
+    assert len(compiled) == 1
+    assert any(one.startswith("nvidia_cuda_runtime-") for one in compile.toolkit_versions())
+    monkeypatch.setattr(module, name, lambda: version)
+    again(code)
     assert len(compiled) == 2
 
 
@@ -88,8 +100,9 @@ def test_damaged_entry_is_compiled_again(damage, compiled: list, folder: Path) -
     assert len(compiled) == 2, "the damaged entry was not replaced"
 
 
-# Each reads factor.h; most hide that from whoever looks for lines that begin with #include.
-SPELLINGS = {
+# What is before the kernel, or an option: it depends on factor.h, unless another file is named.
+# Most hide that from whoever looks for lines that begin with #include.
+READS = {
     "quoted": '#include "factor.h"',
     "in brackets": "#include <factor.h>",
     "an absolute path": "#include <{folder}/factor.h>",
@@ -99,45 +112,42 @@ SPELLINGS = {
     "a comment of two lines": '#include /*\n*/ "factor.h"',
     "a split line": '#inc\\\nlude "factor.h"',
     "another header": '#include "outer.h"',
+    "a folder that is a link": ('#include "link/outer.h"', "far/factor.h"),
+    "one that comes first": ('#include "late.h"', "first/late.h"),
+    "whether there is one": (
+        '#if __has_include("new.h")\n#define FACTOR 4\n#else\n#define FACTOR 3\n#endif',
+        "new.h",
+    ),
+    "an option": "-include=factor.h",
+    "another option": "--pre-include=factor.h",
 }
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_header_is_read_again_when_it_changed(
-    spelling: str, tmp_path: Path, compiled: list
-) -> None:
+@pytest.mark.parametrize("case", READS)
+def test_header_is_read_again_when_it_changed(case: str, tmp_path: Path, compiled: list) -> None:
+    for name in ("factor.h", "far/factor.h", "late.h", "first/other.h"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("#define FACTOR 3\n")
     (tmp_path / "outer.h").write_text('#include "factor.h"\n')
-    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
-    code, options = SPELLINGS[spelling].format(folder=tmp_path) + "\n" + CODE, (f"-I{tmp_path}",)
+    (tmp_path / "far" / "deep").mkdir()
+    (tmp_path / "far" / "deep" / "outer.h").write_text('#include "../factor.h"\n')
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    text, file = READS[case] if isinstance(READS[case], tuple) else (READS[case], "factor.h")
+    file, is_new = tmp_path / file, not (tmp_path / file).exists()
+    options: tuple[str, ...] = (f"-I{tmp_path / 'first'}", "-I", str(tmp_path))
+    code = f"{text.format(folder=tmp_path)}\n{CODE}"
+    if text.startswith("-"):
+        code, options = CODE, (*options, text)
     first = again(code, options)
     assert again(code, options) == compile.compile_ptx(code, options) == first
     assert len(compiled) == 1
-    (tmp_path / "factor.h").write_text("#define FACTOR 7\n")
+    file.write_text("#define FACTOR 7\n")
     assert compile.compile_ptx(code, options) != first, "the old result, from memory"
     compile._MEMORY.clear()
-    (tmp_path / "factor.h").write_text("#define FACTOR 8\n")
+    file.write_text("#define FACTOR 8\n")
     assert again(code, options) != first, "the old result, from disk"
-    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
+    file.unlink() if is_new else file.write_text("#define FACTOR 3\n")
     assert again(code, options) == first
-
-
-@pytest.mark.parametrize("option", ["-include=factor.h", "--pre-include=factor.h"])
-def test_header_that_an_option_names_is_read_again(option: str, tmp_path: Path) -> None:
-    options = ("-I", str(tmp_path), option)
-    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
-    first = again(options=options)
-    (tmp_path / "factor.h").write_text("#define FACTOR 7\n")
-    assert again(options=options) != first
-
-
-def test_header_that_now_comes_first_is_read(tmp_path: Path) -> None:
-    for name in ("first", "last"):
-        (tmp_path / name).mkdir()
-    options = (f"-I{tmp_path / 'first'}", f"-I{tmp_path / 'last'}")
-    (tmp_path / "last" / "factor.h").write_text("#define FACTOR 3\n")
-    old = again('#include "factor.h"\n' + CODE, options)
-    (tmp_path / "first" / "factor.h").write_text("#define FACTOR 7\n")
-    assert again('#include "factor.h"\n' + CODE, options) != old
 
 
 @pytest.mark.parametrize("condition", ["0", "1"])
@@ -170,25 +180,6 @@ def test_a_word_on_includes_in_a_comment_is_none(compiled: list) -> None:
     assert len(compiled) == 1
 
 
-def test_a_folder_that_is_a_link_leads_where_it_leads(tmp_path: Path) -> None:
-    (tmp_path / "far" / "deep").mkdir(parents=True)
-    (tmp_path / "far" / "factor.h").write_text("#define FACTOR 3\n")
-    (tmp_path / "far" / "deep" / "outer.h").write_text('#include "../factor.h"\n')
-    (tmp_path / "near").mkdir()
-    (tmp_path / "near" / "link").symlink_to(tmp_path / "far" / "deep")
-    code, options = '#include "link/outer.h"\n' + CODE, (f"-I{tmp_path / 'near'}",)
-    first = again(code, options)
-    (tmp_path / "far" / "factor.h").write_text("#define FACTOR 7\n")
-    assert again(code, options) != first
-
-
-def test_source_that_asks_which_files_there_are_is_told_anew(tmp_path: Path) -> None:
-    code = '#if __has_include("factor.h")\n#define FACTOR 3\n#else\n#define FACTOR 4\n#endif\n'
-    old = again(code + CODE, (f"-I{tmp_path}",))
-    (tmp_path / "factor.h").write_text("\n")
-    assert again(code + CODE, (f"-I{tmp_path}",)) != old
-
-
 def test_clones_share_results(
     tmp_path: Path, compiled: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,18 +189,6 @@ def test_clones_share_results(
         monkeypatch.chdir(tmp_path / name)
         again('#include "factor.h"\n' + CODE, (f"-I{tmp_path / name}",))
     assert len(compiled) == 1
-
-
-def test_headers_of_the_toolkit_count_by_its_version(
-    compiled: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = "#include <cuda_fp16.h>\n" + CODE
-    assert again(code) == again(code)
-    assert len(compiled) == 1
-    assert any(one.startswith("nvidia_cuda_runtime-") for one in compile.toolkit_versions())
-    monkeypatch.setattr(compile, "toolkit_versions", lambda: ("nvidia_cuda_runtime-99",))
-    again(code)
-    assert len(compiled) == 2
 
 
 def test_header_of_the_host_that_one_of_the_toolkit_asks_for(

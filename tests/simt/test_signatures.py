@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import KernelText, simulate
-from helpers.simt.parse import plain_name
+from helpers.simt.cuda_text import plain_name, signature
 from tests.simt.launching import FILE
 
 
@@ -16,25 +16,6 @@ def run(parameters: str, body: str, *args, before: str = "", names=()) -> None:
     kernel = f"__global__ void k({parameters})\n{{\nint i = threadIdx.x;\n{body}\n}}\n"
     trace = simulate(KernelText(f"{FILE}{before}\n{kernel}", "k"), 1, 4, args, names=names)
     assert not trace.findings, str(trace.findings)
-
-
-def test_bool_is_one_byte() -> None:
-    for flag in (True, np.True_, 1):
-        y = np.zeros(4, np.int32)
-        run("int* y, bool double_it, int n", "y[i] = double_it ? 2 * n : n;", y, flag, 21)
-        assert y.tolist() == [42] * 4
-
-
-def test_arrays_and_pointers_to_arrays() -> None:
-    x, y = np.arange(64, dtype=np.float32).reshape(4, 16), np.zeros(4, np.float32)
-    run("const float (*x)[16], float y[]", "y[i] = x[i][3];", x, y)
-    assert y.tolist() == x[:, 3].tolist()
-
-
-def test_null_pointers() -> None:
-    y = np.zeros(4, np.float32)
-    run("const float* bias, float* y", "y[i] = bias ? bias[i] : 7;", None, y)
-    assert y.tolist() == [7] * 4
 
 
 def test_pointers_to_pointers_are_arrays_of_addresses() -> None:
@@ -57,24 +38,30 @@ def test_a_null_among_pointers_and_one_past_the_last_are_found_out() -> None:
     assert "past the end of rows" in str(trace.findings)
 
 
-@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
-def test_scalars_of_16_bits(kind) -> None:
-    name, header = ("__half", "fp16") if kind is np.float16 else ("__nv_bfloat16", "bf16")
-    y = np.zeros(4, kind)
-    before = f"#include <cuda_{header}.h>"
-    run(f"{name}* y, {name} a", "y[i] = a * a;", y, kind(1.5), before=before)
-    assert y.tolist() == [2.25] * 4
-
-
 PAIR = "struct Pair { char tag; int n; }; struct Pointer { float* data; };"
+ALIGNED = np.array((1, 42), np.dtype([("tag", "i1"), ("n", "i4")], align=True))
+# Parameters behind y, the value of y[i], what is passed, and what each y[i] then is.
+PASSED = {
+    "int* y, bool b": ("b ? 42 : n", (True, 5), 42),
+    "int* y, bool flag": ("flag ? 42 : n", (np.True_, 5), 42),
+    "int* y, bool one": ("one ? 42 : n", (1, 5), 42),
+    "float y[], const float (*x)[16]": ("x[2][3]", (np.eye(4, 16, 1, dtype=np.float32), 5), 1),
+    "float* y, const float* bias": ("bias ? bias[i] : n", (None, 7), 7),
+    "__half* y, __half a": ("a * a", (np.float16(1.5), 5), 2.25),
+    "__nv_bfloat16* y, __nv_bfloat16 a": ("a * a", (ml_dtypes.bfloat16(1.5), 5), 2.25),
+    "int* y, Pair p": ("p.n * p.tag", (ALIGNED[()], 5), 42),
+    "int* y, Pair element": ("element.n * element.tag", (ALIGNED, 5), 42),
+}
 
 
-def test_struct_by_structured_dtype() -> None:
-    pair = np.dtype([("tag", "i1"), ("n", "i4")], align=True)
-    for value in (np.array((1, 42), pair)[()], np.array((1, 42), pair)):
-        y = np.zeros(4, np.int32)
-        run("int* y, Pair p", "y[i] = p.n * p.tag;", y, value, before=PAIR)
-        assert y.tolist() == [42] * 4
+@pytest.mark.parametrize("parameters", PASSED)
+def test_a_value_of_the_type_that_is_declared_is_passed(parameters: str) -> None:
+    expression, values, expected = PASSED[parameters]
+    kind = signature(f"__global__ void k({parameters}) {{}}", "k")[0].dtype
+    y = np.zeros(4, kind)
+    before = f"#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n{PAIR}"
+    run(f"{parameters}, int n", f"y[i] = {expression};", y, *values, before=before)
+    assert y.tolist() == [expected] * 4
 
 
 TABLE = "struct Row { float* data; int n; }; struct Table { Row rows[2]; float** all; int* null; };"
