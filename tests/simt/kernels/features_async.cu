@@ -37,51 +37,24 @@ __device__ void wait(Barrier* barrier, int parity)
         : "memory");
 }
 
-// An mbarrier in place of __syncthreads, waited for by its state.
-extern "C" __global__ void mbarrier_state(const int* x, int* y, int rounds)
+// An mbarrier in place of __syncthreads, waited for by its state, with the functions of the CUDA
+// headers.
+extern "C" __global__ void mbarrier_header(const int* x, int* y, int rounds)
 {
-    __shared__ Barrier barrier;
+    __shared__ __mbarrier_t barrier;
     __shared__ int values[2][70];
     const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
-    if (t == 0) init(&barrier, blockDim.x);
+    if (t == 0) __mbarrier_init(&barrier, blockDim.x);
     __syncthreads();
     int v = x[i];
     for (int round = 0; round < rounds; ++round) {
         values[round % 2][t] = v;
-        unsigned long long state;
-        asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];"
-                     : "=l"(state)
-                     : "r"(place(&barrier))
-                     : "memory");
-        unsigned done = 0;
-        while (!done)
-            asm volatile(
-                "{ .reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2;"
-                " selp.u32 %0, 1, 0, p; }"
-                : "=r"(done)
-                : "r"(place(&barrier)), "l"(state)
-                : "memory");
+        const __mbarrier_token_t token = __mbarrier_arrive(&barrier);
+        while (!__mbarrier_test_wait(&barrier, token)) {
+        }
         v = 3 * v + values[round % 2][(t + 33) % blockDim.x];
     }
-    __syncthreads();
-    if (t == 0)
-        asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(place(&barrier)) : "memory");
     y[i] = v;
-}
-
-// The same with the functions of the CUDA headers; a count of arrivals at once.
-extern "C" __global__ void mbarrier_header(const int* x, int* y)
-{
-    __shared__ __mbarrier_t barrier;
-    __shared__ int values[70];
-    const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
-    if (t == 0) __mbarrier_init(&barrier, blockDim.x);
-    __syncthreads();
-    values[t] = x[i];
-    const __mbarrier_token_t token = __mbarrier_arrive(&barrier);
-    while (!__mbarrier_test_wait(&barrier, token)) {
-    }
-    y[i] = values[blockDim.x - 1 - t];
     __syncthreads();
     if (t == 0) __mbarrier_inval(&barrier);
 }

@@ -70,26 +70,6 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) remote_atomics_by_asm(const
     }
 }
 
-// Work that needs no other block is done between the two halves of the barrier.
-extern "C" __global__ void __cluster_dims__(2, 1, 1) split_barrier(const int* x, int* y)
-{
-    __shared__ int mine[70];
-    const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
-    mine[t] = x[i];
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    int v = 0;
-    for (int j = 0; j <= t % 5; ++j) v = 3 * v + x[i] + j;
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-    int other;
-    asm volatile("ld.shared::cluster.s32 %0, [%1];"
-                 : "=r"(other)
-                 : "r"(in_block(place(mine + blockDim.x - 1 - t), rank_in_cluster() ^ 1))
-                 : "memory");
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-    y[i] = v + other;
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
 // ---- asynchronous stores between blocks ---------------------------------------------------------
 
 #define ANNOUNCE_INIT() asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory")

@@ -31,21 +31,3 @@ extern "C" __global__ void device_pointer(int* y, int n)
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] = middle[i % 5 - 2] * i;
 }
-
-__constant__ short weights[33] = {5,  -3, 8,  1,  0,  -7, 2,  9,  4,  -6, 11, 3,  -2, 7,  10, -5, 6,
-                                  12, -9, 13, 14, -1, 15, 20, -8, 17, 16, 18, -4, 19, 21, 23, 22};
-__constant__ float unset[4];
-
-extern "C" __global__ void constant_table(const int* x, float* y, int n)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = weights[x[i]] * 10 + unset[x[i] % 4] + weights[16];
-}
-
-// A table within a function: the compiler makes a variable of the module out of it.
-extern "C" __global__ void lookup_table(const int* x, double* y, int n)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    const double powers[7] = {1.0, 0.1, 1e-2, 1e3, 2.5, -7.0, 1e10};
-    if (i < n) y[i] = powers[x[i] % 7] * i;
-}
