@@ -18,7 +18,6 @@ NEED_JUPYTER = [
     "tests/commands/test_lab.py",
     "tests/commands/test_pages.py",
     "tests/commands/test_run.py",
-    "tests/test_reading.py",
     "tests/simt/test_command.py",
 ]
 # What somebody tuned or recorded here is no part of a test.

@@ -281,25 +281,15 @@ def configured(
     return SimpleNamespace(option=option, environ=environment, module=module, warm=used.called)
 
 
-@pytest.mark.parametrize("before", [None, "0", "1"])
-def test_strict_nbval_always_replays(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
-    seen = configured(monkeypatch, before, nbval=True, nbval_lax=False)
-    assert seen.environ == {
-        "SOFTMAX_REPLAY": "1",
-        "SOFTMAX_PICTURES": "0",
-        "IPYKERNEL_CELL_NAME": "<cell>",
-    }
-    assert seen.option.nbval_current_env and seen.option.nbval_cell_timeout == 120 and seen.warm
-
-
-@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0"), ("1", "1")])
-def test_lax_nbval_may_run_live(
-    monkeypatch: pytest.MonkeyPatch, before: str | None, after: str
-) -> None:
-    # --nbval given too: nbval itself lets lax win.
-    seen = configured(monkeypatch, before, nbval=True, nbval_lax=True)
-    assert seen.environ["SOFTMAX_REPLAY"] == after
-    assert not seen.warm, "a kernel that uses a GPU is started as a reader starts it"
+@pytest.mark.parametrize(
+    ("lax", "before", "after"),
+    [(False, None, "1"), (False, "0", "1"), (True, None, "1"), (True, "0", "0")],
+)
+def test_nbval_replays_and_the_lax_one_may_run_live(monkeypatch, lax: bool, before, after) -> None:
+    seen = configured(monkeypatch, before, nbval=True, nbval_lax=lax)
+    assert seen.environ["SOFTMAX_REPLAY"] == after and seen.option.nbval_cell_timeout == 120
+    assert seen.warm == (not lax), "a kernel that uses a GPU is started as a reader starts it"
+    assert seen.environ.get("SOFTMAX_PICTURES") == (None if lax else "0")
 
 
 @pytest.mark.parametrize(

@@ -151,33 +151,6 @@ def test_the_counters_are_those_of_the_kernels_as_they_are() -> None:
         assert [row["metrics"][one] for one in metrics] == [measured[name] for name in counts]
 
 
-CSV = """==PROF== Connected to process 7
-  compared 1/2 copy_bytes
-"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
-"0","7","copy_bytes(const char *, int)","a.sum","","1,024"
-"0","7","copy_bytes(const char *, int)","b.sum","","n/a"
-"1","7","copy_floats","a.sum","","2.5"
-"""
-
-
-def test_what_ncu_prints_is_read() -> None:
-    assert counters.parse(CSV) == [
-        {"kernel": "copy_bytes(const char *, int)", "metrics": {"a.sum": 1024}},
-        {"kernel": "copy_floats", "metrics": {"a.sum": 2.5}},
-    ]
-    assert counters.parse("==ERROR== no\n") == []
-
-
-def test_launches_that_ncu_missed_are_no_counters() -> None:
-    names = [case.kernel.name for case in reported()]
-    rows = [{"kernel": f"{name}(int)", "metrics": {"a.sum": 1}} for name in names]
-    assert [row["kernel"] for row in counters.assign("reported", rows, {})] == names
-    with pytest.raises(ValueError, match="27 launches wanted"):
-        counters.assign("reported", rows[1:], {})
-    with pytest.raises(ValueError, match="ncu saw"):
-        counters.assign("reported", rows[::-1], {})
-
-
 # ---- findings -----------------------------------------------------------------------------------
 
 
