@@ -257,14 +257,14 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "14_log": Exercise(
         partial(backward, log=1),
-        "y is the gradient of log-softmax, for each row",
+        "y is dx of log-softmax where dy is x, for each row",
         ENDS,
         (moves(1), in_registers),
         special=0,
     ),
     "14_merge": Exercise(
         backward,
-        "y is the gradient of softmax where dy is x, for each row",
+        "y is dx of softmax where dy is x, for each row",
         USUAL,
         (moves(2), coalesced),
         special=0,

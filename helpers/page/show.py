@@ -71,7 +71,7 @@ def kernel(
         pieces += [Fold(title, lines)] * bool(lines) if title else lines
     page = Page()
     title = f"{text.title}, {counted(shown, 'line')}"
-    legend = f" marks lines that are not in {' or '.join(map(_name, known))}"
+    legend = f" marks lines that are new since {', '.join(map(_name, known))}"
     if earlier:
         page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)
     else:
