@@ -122,7 +122,6 @@ def _properties(steps: Sequence[str], best: bool) -> set[str]:
     has["cooperative"] = any(header.cooperative for header in headers)
     has["shared"] = any(header.rules["Shared"].text != "0" for header in headers)
     has["workspace"] = any("Workspace" in header.fields for header in headers)
-    has["given"] = best or has["workspace"]  # arguments beside x, y, rows, cols and strides
     return {name for name, needed in has.items() if needed}
 
 

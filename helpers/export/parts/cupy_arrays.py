@@ -59,7 +59,7 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
         starts = addresses[0] & 15, addresses[1] & 15
         launch = here.launch(*matrix, strides, starts)  # [not best]
         launch = here.launch(*matrix, strides, starts, inner)  # [best]
-        launch(*addresses, cupy.cuda.get_current_stream().ptr)
+        launch(cupy.cuda.get_current_stream().ptr, *addresses)
         return y
 
 

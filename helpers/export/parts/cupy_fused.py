@@ -14,7 +14,7 @@ from .cupy_arrays import (
     _check_no_overlap,
     _extent,
 )
-from .launching import device
+from .launching import bits_of, device
 from .layouts import broadcasts, diagonal_of, rows_of
 
 
@@ -230,8 +230,8 @@ def _run(operation: str, features: dict, given: dict) -> None:
         features=tuple((name, int(value)) for name, value in features.items()),
         given=tuple(given)[2:],
     )
-    values = [v.data.ptr if isinstance(v, cupy.ndarray) else v for v in given.values()]
-    launch(*values[:2], cupy.cuda.get_current_stream().ptr, *values[2:])
+    values = (v.data.ptr if isinstance(v, cupy.ndarray) else bits_of(v) for v in given.values())
+    launch(cupy.cuda.get_current_stream().ptr, *values)
 
 
 def _outputs(out, wanted: dict, given: tuple, passed: dict, of_loss: bool = False) -> dict:

@@ -26,7 +26,7 @@ NO_HEADERS = (
 )
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle for all threads  # [workspace]
 
-# Takes the addresses of a kernel's first two arrays, a stream, and further arguments by position.
+# Takes a stream, the addresses of a kernel's first two arrays, and further arguments by position.
 Launch = Callable[..., None]
 
 
@@ -134,13 +134,13 @@ class Device:
         inner: int = 1,  # [best]
         operation: str = "softmax",  # [best]
         features: tuple[tuple[str, int], ...] = (),  # [best]
-        given: tuple[str, ...] = (),  # [given]
+        given: tuple[str, ...] = (),  # [best]
     ) -> Launch | Refused:
         """Return the launch for a matrix, as described for `plan`, or why there is none.
 
-        `starts` are the addresses of x and y modulo 16 bytes. A launch takes the addresses of the
-        kernel's first two arrays and a stream.
-        It also takes the parameters named in `given`, floating-point ones as `float`;  # [best]
+        `starts` are the addresses of x and y modulo 16 bytes. A launch takes a stream and the
+        addresses of the kernel's first two arrays.
+        It also takes the parameters named in `given`, floating-point ones as `bits_of`;  # [best]
         all other parameters are 0, null pointers if they are arrays.  # [best]
         """
         strides = strides or (cols, cols)
@@ -152,16 +152,17 @@ class Device:
             return error
         known = {"rows": rows, "cols": cols, "x_stride": strides[0], "y_stride": strides[1]}
         known |= {"outer": rows // inner, "dim": cols, "inner": inner}  # [best]
-        others = KERNELS[found.kernel].parameters[2:]
-        if unknown := [name for name in given if name not in others]:  # [best]
+        parameters = KERNELS[found.kernel].parameters
+        if unknown := [name for name in given if name not in parameters[2:]]:  # [best]
             return Refused(f"{found.kernel} has no parameter {unknown[0]}")
+        given = parameters[:2]  # [not best]
+        given = parameters[:2] + given  # [best]
         given = given + ("workspace",) if found.workspace else given  # [workspace]
+        rest = {name: known.get(name, 0) for name in parameters if name not in given}
+        values = dict.fromkeys(given, 0) | rest
+        order = [*map([*values].index, parameters)]
         launch = _launcher(
-            self._function(found),
-            found,
-            [known.get(name, 0) for name in others],
-            self.context,
-            [2 + others.index(name) for name in given],  # [given]
+            *(self._function(found), found, self.context, len(given), [*values.values()], order)
         )
         if found.workspace:  # [workspace]
             return self._with_workspace(launch, found.workspace)
@@ -170,11 +171,11 @@ class Device:
     def _with_workspace(self, launch: Launch, size: int) -> Launch:  # [workspace]
         kept = 1 << (size - 1).bit_length()  # bytes; all of a stream's are less than twice the last
 
-        def with_workspace(x: int, y: int, stream: int, *values: int | float) -> None:
+        def with_workspace(stream: int, *given: int) -> None:
             address, owner = self._workspace(stream, kept), None
             if address is None:
                 address, owner = self.graph_workspace(size)
-            launch(x, y, stream, *values, address)
+            launch(stream, *given, address)
             del owner  # not earlier: the memory may be reused once its owner is gone
 
         return with_workspace
@@ -288,46 +289,34 @@ def _attribute(device: ctypes.c_int, number: int) -> int:
 def _launcher(
     function: ctypes.c_void_p,
     found: Plan,
-    numbers: list[int],
     context: ctypes.c_void_p,
-    places: list[int],  # [given]
+    count: int,
+    values: list[int],
+    order: list[int],
 ) -> Launch:
-    """Return the function that launches a kernel, given its first two arguments and the stream,
-    and those at `places`.  # [given]
-    in that order.  # [not given]
-    The rest of the launch is laid out once per thread that launches at the same time.
-    """
+    """Return the function that launches a kernel on a stream, given the first `count` of the values
+    that it takes; `order` are their places by parameter. The rest of the launch is laid out once
+    per thread that launches at the same time."""
     enqueue, unused = _driver().cuLaunchKernelEx, []
 
     def laid_out() -> tuple:
-        values = (ctypes.c_uint64 * (2 + len(numbers)))(0, 0, *numbers)  # little-endian
-        first = ctypes.addressof(values)
-        pointers = (ctypes.c_void_p * len(values))(*(first + 8 * i for i in range(len(values))))
+        slots = (ctypes.c_uint64 * len(values))(*values)  # little-endian
+        first = ctypes.addressof(slots)
+        pointers = (ctypes.c_void_p * len(order))(*(first + 8 * place for place in order))
         config = _Config((found.grid, 1, 1), (found.block, 1, 1), found.shared_mem)
         if found.cooperative:  # [cooperative]
             attribute = _Attribute(2)  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value[0] = 1
             config.attributes, config.attribute_count = ctypes.pointer(attribute), 1
-        return values, config, ctypes.byref(config), pointers
+        return slots, config, ctypes.byref(config), pointers
 
-    def launch(
-        x: int,
-        y: int,
-        stream: int,
-        *others: int | float,  # [given]
-    ) -> None:
+    def launch(stream: int, *given: int) -> None:
         try:
             layout = unused.pop()
         except IndexError:
             layout = laid_out()
-        values, config, where, pointers = layout
-        values[0] = x
-        values[1] = y
-        if places:  # [given]
-            for number, place in enumerate(places):  # faster than a strict zip
-                value = others[number]
-                values[place] = value  # [not best]
-                values[place] = _bits(value) if isinstance(value, float) else value  # [best]
+        slots, config, where, pointers = layout
+        slots[:count] = given
         config.stream = stream
         status = enqueue(where, function, pointers, None)
         if status == INVALID_CONTEXT:
@@ -340,9 +329,9 @@ def _launcher(
     return launch
 
 
-def _bits(value: float) -> int:  # [best]
-    """Return the bits of a number as a C float."""
-    return int.from_bytes(struct.pack("<f", value), "little")
+def bits_of(value: int | float) -> int:  # [best]
+    """Return the bits of a number, of a float those of a C float."""
+    return struct.unpack("<I", struct.pack("<f", value))[0] if isinstance(value, float) else value
 
 
 # ---- compiling ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .launching import Device, Launch, device
+from .launching import Device, Launch, bits_of, device
 from .layouts import row_stride
 from .planning import Refused
 
@@ -148,7 +148,7 @@ def _call_for(x: Tensor, dim: int, own: Softmax) -> Call:
             raise RuntimeError(
                 f"the allocator's memory at {address:#x} has another alignment than before"
             )
-        launch(start, address, current_stream(index), *others)
+        launch(current_stream(index), start, address, *others)
         return y
 
     return call
@@ -158,7 +158,7 @@ def _launch_like(x: Tensor, y: Tensor, dim: int, own: Softmax) -> tuple[Launch, 
     """Return the launch for tensors like x and y, whether it takes x without a copy, and the
     numbers that it takes. Raises `Refused`."""
     if own is torch.log_softmax:  # [best]
-        return _launch(x, "softmax", dim, {"LOG": 1}, "scale"), _is_packed(x), (1.0,)
+        return _launch(x, "softmax", dim, {"LOG": 1}, "scale"), _is_packed(x), (bits_of(1.0),)
     cols = x.shape[dim]
     if prod(x.shape[dim:]) != cols:
         raise Refused("it takes rows of the last dimension")  # [not best]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .launching import device
+from .launching import bits_of, device
 from .layouts import broadcasts, diagonal_of, rows_of
 from .planning import Refused
 from .pytorch import (
@@ -235,8 +235,8 @@ def _run(
     launch = _launch(first, operation, dim, features, " ".join(given))
     with torch.cuda.device(first.device):
         stream = torch._C._cuda_getCurrentRawStream(first.device.index)
-        values = (v.data_ptr() if isinstance(v, Tensor) else v for v in given.values())
-        launch(first.data_ptr(), second.data_ptr(), stream, *values)
+        values = (first, second, *given.values())
+        launch(stream, *(v.data_ptr() if isinstance(v, Tensor) else bits_of(v) for v in values))
 
 
 def _run_fused(x: Tensor, *options) -> Tensor:

@@ -197,7 +197,7 @@ WORDS = {  # what only files of certain kernels contain
     "shared": ("_shared", "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"),
     "cluster": ("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED",),
     "late": ('"LATE"',),
-    "best": ("RANKING", "TUNED:", "features", "inner", "def log_softmax", "_loss", "_bits"),
+    "best": ("RANKING", "TUNED:", "features", "inner", "def log_softmax", "_loss", "bits_of"),
 }
 
 
