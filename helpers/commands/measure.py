@@ -66,7 +66,7 @@ class StepsTask(CampaignTask):
 
     at: Problem
     names: tuple[str, ...]
-    runs: Mapping[str, Run]  # step -> its run
+    run: Run
 
     def __str__(self) -> str:
         return self.at.place(dtype=True)
@@ -84,7 +84,7 @@ class StepsTask(CampaignTask):
         side_by_side.free_memory()
         times = bench.measure_steps(self.at, self.names, step_maker)
         problems = {name: bench.problem_of(name, self.at) for name in self.names}
-        return [Case.of(times[n], n, one, self.runs[n]) for n, one in problems.items()]
+        return [Case.of(times[name], name, one, self.run) for name, one in problems.items()]
 
     def without(self, failure: Failure) -> tuple[StepsTask | None, bool]:
         """The steps that did not fail; none if the failure names no step."""
@@ -105,12 +105,13 @@ class Steps(Campaign):
     """The first new case of a step replaces all cases of the step that are out of date."""
 
     def __init__(self, options: argparse.Namespace, torch: Mapping[str, str]):
-        super().__init__(Case, bench.PROTOCOL, options)
-        self.torch = torch  # its version, on which only `TORCH` depends
+        super().__init__(Case, bench.PROTOCOL, options, torch)
         self.stale = {key for key in self.known if self.change(key)}
 
     def versions_of(self, key: tuple[str, Problem]) -> Mapping[str, str]:
-        return {**self.versions, **self.torch} if key[0] == TORCH else self.versions
+        """Only `TORCH` depends on the version of PyTorch."""
+        names = {*self.versions} - ({"torch"} if key[0] != TORCH else set())
+        return {name: self.versions[name] for name in names}
 
     def put(self, found: Sequence[Case]) -> None:
         steps = {case.step for case in found}
@@ -136,15 +137,13 @@ def steps(options: argparse.Namespace) -> int:
         torch = {"torch": baselines.versions()["torch"]}
     campaign = Steps(options, torch)
     run = campaign.run
-    of_torch = replace(run, versions={**run.versions, **torch})
-    runs = {name: of_torch if name == TORCH else run for name in names}
     fitting = bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
     every = [Problem(r, c, dtype, *inner) for r, c, *inner in fitting for dtype in DTYPES]
     campaign.order = [*itertools.product([*known_steps(), TORCH], every)]
     tasks = []
     for at in every:
         some = (name for name in names if campaign.asked(f"{name} at {at.place(True)}"))
-        tasks.append(StepsTask(at, tuple(name for name in some if takes(name, at, run.gpu)), runs))
+        tasks.append(StepsTask(at, tuple(name for name in some if takes(name, at, run.gpu)), run))
     if run.versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
     return campaign.complete(campaign.due(tasks))

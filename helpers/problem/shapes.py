@@ -241,13 +241,14 @@ class Group(NamedTuple):
     features: tuple[tuple[str, int], ...] = ()
     dtypes: tuple[str, ...] = COMPARED_DTYPES
 
-    def problem(self, rows: int, cols: int, dtype: str, inner: int = 1) -> Problem:
-        return Problem(rows, cols, dtype, inner, self.operation, self.features)
+    def problem(self, shape: Sequence[int], dtype: str) -> Problem:
+        rows, cols, *inner = shape
+        return Problem(rows, cols, dtype, *(inner or [1]), self.operation, self.features)
 
     def problems(self, number: int) -> Iterator[Problem]:
         """The problems at one of its shapes; empty after the last."""
-        for rows, cols, *inner in self.shapes[number : number + 1]:
-            yield from (self.problem(rows, cols, dtype, *inner) for dtype in self.dtypes)
+        for shape in self.shapes[number : number + 1]:
+            yield from (self.problem(shape, dtype) for dtype in self.dtypes)
 
 
 GROUPS: Mapping[str, Group] = MappingProxyType(
@@ -312,7 +313,7 @@ def drawn(count: int, seed: str, name: str = ALONE) -> list[Problem]:
             cols = odd * 2 ** max(0, round(np.log2(cols / odd)))
         rows = int(log_uniform(*BYTES_OF_X) / Problem(1, cols, dtype).row_bytes)
         inner = int(log_uniform(*INNER)) if group.operation is ANY_AXIS else 1
-        found.append(group.problem(max(1, rows // inner) * inner, cols, dtype, inner))
+        found.append(group.problem((max(1, rows // inner) * inner, cols, inner), dtype))
     return found
 
 

@@ -241,7 +241,7 @@ def test_tasks_can_be_handed_to_another_process() -> None:
         ComparisonTask(problem, RUN, ("torch",), failed={"liger": "why"}),
         side_by_side.Draw(case, ("compile",)),
         PipelineTask(problem, RUN, ("torch",)),
-        StepsTask(problem, ("07_warp",), {"07_warp": RUN}),
+        StepsTask(problem, ("07_warp",), RUN),
         *(ProfilerTask("counters", RUN, (UNFUSED_LAUNCH,), file.look) for file in FILES),
     ):
         assert pickle.loads(pickle.dumps((campaign.measure, task))) == (campaign.measure, task)

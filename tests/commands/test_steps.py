@@ -78,6 +78,16 @@ def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, c
     assert "00_torch is not recorded: torch is not installed\n" in capsys.readouterr().out
 
 
+def test_another_pytorch_is_a_reason_to_time_pytorch_alone(fake_gpu, monkeypatch) -> None:
+    monkeypatch.setattr(baselines, "why_not", lambda *_: "")
+    only = ["steps", "--only", f"^({TORCH}|01_naive) at .* x 32768 float32"]
+    for version, wanted in (("1", {TORCH, "01_naive"}), ("2", {TORCH})):
+        fake_gpu.measured.clear()
+        monkeypatch.setattr(baselines, "versions", lambda version=version: {"torch": version})
+        assert command.main(only) == 0
+        assert [names for names, _ in fake_gpu.measured] == [wanted]
+
+
 def test_rate_above_the_copy_is_flagged() -> None:
     at = Problem(64, 1024)
     assert "look!" not in command.rate(made_up.case("01_naive", at))

@@ -90,7 +90,7 @@ def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
 
 ROWS, COLS, INNER = 40, 20, 5
 SMALL = {  # rows are whole squares of columns, and whole lots of the elements between columns
-    f"{name}, {dtype}": group.problem(ROWS, COLS, dtype, INNER if name == "any axis" else 1)
+    f"{name}, {dtype}": group.problem((ROWS, COLS, INNER if name == "any axis" else 1), dtype)
     for name, group in GROUPS.items()
     for dtype in group.dtypes
 }
@@ -236,7 +236,7 @@ REFUSED = [  # baseline, group ("": softmax alone), columns, dtype, reason
 
 @pytest.mark.parametrize(("baseline", "group", "cols", "dtype", "why"), REFUSED)
 def test_what_a_baseline_refuses(baseline, group, cols, dtype, why) -> None:
-    problem = GROUPS[group].problem(8, cols, dtype) if group else Problem(64, cols, dtype)
+    problem = GROUPS[group].problem((8, cols), dtype) if group else Problem(64, cols, dtype)
     answer = baselines.refusal(baseline, problem)
     assert answer.startswith(why) and bool(answer) == bool(why)
 
