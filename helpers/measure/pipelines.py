@@ -254,26 +254,10 @@ def load_pipelines(gpu: str | None = None) -> list[Pipeline]:
     return store.read(Pipeline, gpu)
 
 
-def around_cases(recorded: Sequence[Pipeline]) -> list[Pipeline]:
-    """The cases of other operations than softmax alone."""
-    return [case for case in recorded if not case.problem.plain]
-
-
 def pipeline_cases(dtype: str, gpu: str | None = None) -> list[Pipeline]:
     """The recorded cases of a dtype in the order of `PIPELINE_SHAPES` and `STATES`; raises as
     `load_pipelines`."""
     return [case for case in load_pipelines(gpu) if case.dtype == dtype and case.problem.plain]
-
-
-def behind(cases: Sequence[Pipeline]) -> list[str]:
-    """A line for each case in which a variant is faster than the kernel that `choose` returns."""
-    lines = []
-    for case in cases:
-        if case.verdict == "BEHIND":
-            (other, gain), *_ = case.faster(case.chosen).items()
-            where = name_of(case.problem)
-            lines.append(f"{where}, {case.state}: {other} is faster by {gain.value:.1%}")
-    return lines
 
 
 def summary(case: Pipeline) -> str:
