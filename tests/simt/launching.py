@@ -20,6 +20,18 @@ MBARRIERS, TWINS = (
 )
 
 
+# Blocks of a cluster, without the headers of the cooperative groups: they compile for a second.
+CLUSTER = """
+#define CLUSTER_SYNC() asm volatile("barrier.cluster.arrive;\\n barrier.cluster.wait;" ::: "memory")
+template <class T> __device__ T* in_block(T* own, int rank)
+{
+    T* there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(rank));
+    return there;
+}
+"""
+
+
 def on_simt(code: str, grid, block, *args, name="k", options=(), ptx=()) -> None:
     """No finding is made, and the kernel's PTX matches the patterns `ptx`."""
     named = code if code.startswith("#line") else FILE + code

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import simulate
+from tests.simt.launching import CLUSTER
 
 
 def test_an_atomic_on_uninitialised_shared_memory_is_found() -> None:
@@ -102,20 +103,18 @@ def test_a_crowd_at_one_address_takes_turns_as_a_few_do() -> None:
     assert total[4] == 1 and total[5] == 0
 
 
-SHARED_BY_TWO = """
-#include <cooperative_groups.h>
+SHARED_BY_TWO = f"""{CLUSTER}
 extern "C" __global__ void __cluster_dims__(2) count(int* y)
-{
+{{
     __shared__ int counter;
-    auto cluster = cooperative_groups::this_cluster();
     if (threadIdx.x == 0) counter = 0;
-    cluster.sync();
+    CLUSTER_SYNC();
     // One instruction, two ways to name the counter of block 0.
-    int* first = cluster.block_rank() == 0 ? &counter : cluster.map_shared_rank(&counter, 0);
+    int* first = blockIdx.x % 2 == 0 ? &counter : in_block(&counter, 0);
     atomicAdd(first, 1);
-    cluster.sync();
+    CLUSTER_SYNC();
     if (threadIdx.x == 0) y[blockIdx.x] = counter;
-}
+}}
 """
 
 

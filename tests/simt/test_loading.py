@@ -308,25 +308,25 @@ def test_a_feature_that_is_not_run_is_named_with_what_to_do(case: str, capsys) -
 
 
 GRID = """#include <cooperative_groups.h>
-__global__ void k(int* y)
+using namespace cooperative_groups;
+__global__ void syncs(int* y)
 {
-    auto grid = cooperative_groups::this_grid();
-    y[grid.thread_rank()] = 1;
-    grid.sync();
+    this_grid().sync();
 }
+__global__ void asks(int* y) { if (this_grid().is_valid()) this_grid().sync(); }
+__global__ void traps(int* y) { if (!this_grid().is_valid()) __trap(); }
 """
 
 
 def test_a_barrier_of_the_grid_in_an_ordinary_launch_says_what_it_needs(capsys) -> None:
-    launch = [str(written(GRID + MAIN)), *"--grid 2 --block 32 --args int32[64]".split()]
+    path = str(written(GRID + MAIN))
+    sizes = "--grid 2 --block 32 --args int32[64]".split()
     needs = "a barrier of the grid needs a cooperative launch: pass --cooperative"
-    assert main(launch) == 1
-    assert f"x.cu:6: trap, 64 times: {needs}" in capsys.readouterr().out
-    assert main([*launch, "--cooperative"]) == 0
-    asks = GRID.replace("grid.sync", "if (grid.is_valid()) grid.sync")
-    assert main([str(written(asks + MAIN)), *launch[1:]]) == 0
-    traps = GRID.replace("grid.sync()", "if (!grid.is_valid()) __trap()")
-    assert main([str(written(traps + MAIN)), *launch[1:]]) == 1
+    assert main([path, "--kernel", "syncs", *sizes]) == 1
+    assert f"x.cu:5: trap, 64 times: {needs}" in capsys.readouterr().out
+    assert main([path, "--kernel", "syncs", *sizes, "--cooperative"]) == 0
+    assert main([path, "--kernel", "asks", *sizes]) == 0
+    assert main([path, "--kernel", "traps", *sizes]) == 1
     assert needs not in capsys.readouterr().out
 
 

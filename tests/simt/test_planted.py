@@ -1,5 +1,6 @@
 """Planted bugs: the SIMT machine finds each, on its line, and none in the twin without the bug."""
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -7,19 +8,19 @@ import pytest
 
 from helpers.simt import Trace
 from tests.golden import golden
-from tests.simt.launches import FOLDER, PLANTED, Found
+from tests.simt.launches import FOLDER, LIMIT, PLANTED, Found
 
 BUGS = {name: one for name, one in PLANTED.items() if one.found}
 TWINS = {name: one for name, one in PLANTED.items() if not one.found}
 
 
 @cache
-def trace(name: str) -> Trace:
-    return PLANTED[name].run()[0]
+def ran(name: str) -> tuple[Trace, list]:
+    return PLANTED[name].run()
 
 
 def message(name: str) -> str:
-    return trace(name).findings[0].message
+    return ran(name)[0].findings[0].message
 
 
 def place(found: Found) -> tuple:
@@ -33,7 +34,8 @@ def place(found: Found) -> tuple:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found_on_its_line(name: str) -> None:
-    planted, findings = BUGS[name], trace(name).findings
+    planted, (trace, _) = BUGS[name], ran(name)
+    findings = trace.findings
     file = f"kernels/{planted.file}.cu"
     expected = [(kind, file, line) for kind, line in planted.marks]
     assert [(f.kind, f.file, f.line) for f in findings] == expected, str(findings)
@@ -41,7 +43,7 @@ def test_a_planted_bug_is_found_on_its_line(name: str) -> None:
         block, thread, count = place(found)
         assert (finding.block, finding.thread) == (block, thread)
         assert count in (None, finding.count)
-    golden.hold("planted", name, trace(name))
+    golden.hold("planted", name, trace)
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -71,7 +73,36 @@ def test_launches_leave_the_table_as_it_is() -> None:
     assert all(map(np.array_equal, before, planted.launch.values))
 
 
-# ---- what the findings say ----------------------------------------------------------------------
+# ---- what the findings say, and what is left in memory ------------------------------------------
+
+
+# What the first message says, and what y holds afterwards: the rest goes on.
+AFTER: dict[str, tuple[str, Callable[[np.ndarray], bool]]] = {
+    "global_bounds/off_by_one": (
+        "4 bytes not inside any array: 0 bytes past the end of x (4000 bytes)",
+        lambda y: np.isnan(y[99]) and not np.isnan(y[:99]).any(),
+    ),
+    "global_bounds/before_the_array": (
+        "4 bytes before x",
+        lambda y: np.isnan(y[0]) and (y[1:] == 1).all(),
+    ),
+    "global_bounds/missing_guard": ("past the end", lambda y: (y == 2 * np.arange(1, 101)).all()),
+    "global_bounds/flat_index": ("past the end", lambda y: (y == 1).all()),
+    "global_bounds/wild_pointer": ("address 0x7f00deadbee0", lambda y: np.isnan(y).all()),
+    "waiting/endless_loop": (
+        f"stopped after {LIMIT} instructions",
+        lambda y: y[0] == 0 and (y[1:] > 100).all(),  # what was stored so far is there
+    ),
+    "global_bounds/bad_index": ("past the end", lambda y: not np.isnan(y[:99]).any()),
+    "global_bounds/bad_pointer": ("0 bytes past the end of table", lambda y: np.isnan(y).all()),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_a_bug_is_told_and_the_rest_goes_on(name: str) -> None:
+    says, holds = AFTER[name]
+    assert says in message(name)
+    assert holds([one for one in ran(name)[1] if isinstance(one, np.ndarray) and one.ndim][-1])
 
 
 def test_messages_say_where_the_other_thread_was_and_how_much_memory_there_is() -> None:

@@ -26,25 +26,6 @@ extern "C" __global__ void k(float* y, const float* x, int n)
 # Name: (kind, n, body), with BUG and FIX of kernels/twins.cuh; `// <-` marks the load that is a bug
 # and `// used` its use.
 TWINS: dict[str, tuple[str, int, str]] = {
-    "an optional term": (UNWRITTEN, 1, """
-__shared__ float bias;
-float v = x[t];
-if (n > 1 && t == 0) bias = x[7];
-__syncthreads();
-if (n > BUG(0) FIX(1)) v += bias;  // <-
-y[t] = v;  // used"""),
-    "one of two values": (UNWRITTEN, 1, """
-__shared__ float b;
-if (n > 1 && t == 0) b = x[7];
-__syncthreads();
-y[t] = n BUG(< 2) FIX(> 1) ? b : x[t];  // <-"""),
-    "an element that few rows have": (UNWRITTEN, 20, """
-__shared__ float s[64];
-if (t < n) s[t] = x[t];
-__syncthreads();
-float r = 0;
-if (n > BUG(10) FIX(40)) r = s[40];  // <-
-y[t] = r;  // used"""),
     "a flag that is asked only sometimes": (UNWRITTEN, 0, """
 __shared__ bool last;
 if (n && t == 0) last = x[0] > 0;
@@ -85,12 +66,6 @@ u[t] = s[t ^ 1];  // <-
 __syncthreads();
 BUG(y[t] = u[t ^ 2].letter;)  // used
 FIX(reinterpret_cast<Pair*>(y)[t] = u[t ^ 2];)"""),
-    "bytes of a word": (UNWRITTEN, 0, """
-__shared__ unsigned char s[64];
-if (t % 4 < 3) s[t] = t;
-__syncthreads();
-const unsigned word = reinterpret_cast<unsigned*>(s)[t / 4];  // <-
-y[t] = (word & 255) + (word >> 8 & 255) + (word >> BUG(24) FIX(16 & 255));  // used"""),
     "the sign of a byte": (UNWRITTEN, 0, """
 __shared__ signed char s[64];
 if (t % 2) s[t] = -t;
@@ -137,14 +112,6 @@ __shared__ int f[64];
 if (t < 60) f[t] = 0;
 __syncthreads();
 y[t] = __any_sync(~0u, FIX(t < 60 &&) f[t]) ? 1 : 2;  // <-"""),
-    "a way through shared memory": (UNWRITTEN, 0, """
-__shared__ float s[64], u[64];
-if (t < 60) s[t] = x[t];
-__syncthreads();
-u[t] = 2 * s[t];  // <-
-__syncthreads();
-BUG(y[t] = u[63 - t];)  // used
-FIX(if (t >= 4) y[t] = u[63 - t];)"""),
     "an array of each thread": (UNSET, 5, """
 float a[8];
 for (int j = 0; j < n; ++j) a[j] = x[j];

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import Event, KernelText, Trace, WatchedAccess, simulate
+from tests.simt.launching import CLUSTER
 
 ROWS = """extern "C" __global__ void rows(const float* x, float* y, int rows, int cols)
 {
@@ -48,7 +49,7 @@ LOAD_OF_ROWS, LOAD_OF_COPY, ADD_OF_TREE = 8, 4, 10
 
 
 def launch(code: str, grid: int, block: int, *args, **options) -> Trace:
-    name = code.split("void ")[1].split("(")[0]
+    name = code.rpartition("void ")[2].split("(")[0]
     trace = simulate(KernelText(code, name), grid, block, args, names=("x", "y"), **options)
     assert not trace.findings, str(trace.findings)
     return trace
@@ -136,22 +137,21 @@ def test_accesses_hold_what_was_loaded_and_stored() -> None:
     assert held[0] == x.sum() == trace.accesses[-1].values[0].view(np.float32)[0]
 
 
-NEIGHBOUR = """#include <cooperative_groups.h>
+NEIGHBOUR = f"""{CLUSTER}#line 1 "kernel.cu"
 extern "C" __global__ __cluster_dims__(2) void neighbour(const float* x, float* y)
-{
+{{
     __shared__ float s[32];
-    auto cluster = cooperative_groups::this_cluster();
     s[threadIdx.x] = x[threadIdx.x];
-    cluster.sync();
-    y[blockIdx.x * 32 + threadIdx.x] = cluster.map_shared_rank(s, blockIdx.x ^ 1)[31 - threadIdx.x];
-    cluster.sync();
-}
+    CLUSTER_SYNC();
+    y[blockIdx.x * 32 + threadIdx.x] = in_block(s, blockIdx.x ^ 1)[31 - threadIdx.x];
+    CLUSTER_SYNC();
+}}
 """
 
 
 def test_memory_of_another_block_is_remote() -> None:
     x = np.arange(32, dtype=np.float32)
-    trace = launch(NEIGHBOUR, 2, 32, x, np.zeros(64, np.float32), watch=(8,), follow=True)
+    trace = launch(NEIGHBOUR, 2, 32, x, np.zeros(64, np.float32), watch=(6,), follow=True)
     remote = [access for access in trace.accesses if access.memory == "remote"]
     assert [(a.block[0], a.owner) for a in remote] == [(0, (1, 0, 0)), (1, (0, 0, 0))]
     for access in remote:
