@@ -126,14 +126,7 @@ def _arrive_after_copies(context: Context, instruction: Instruction) -> Step:
 
     def arrive(lanes: Lanes) -> None:
         for barrier, slots in mbarriers.find(lanes, addresses(lanes), instruction):
-            kept = []
-            for copy in copies.copies:
-                ours = np.isin(copy.slots, slots)
-                if ours.any():
-                    barrier.copies.append(copy.rows(ours))
-                if not ours.all():
-                    kept.append(copy.rows(~ours))
-            copies.copies = kept
+            barrier.copies += copies.take(lambda copy, slots=slots: np.isin(copy.slots, slots))
             if counts:
                 ones = np.ones(context.slots, np.int64)
                 mbarriers.arrive(barrier, slots, ones, 0 * ones, False)
@@ -252,7 +245,7 @@ class _BulkCopy:
             return None
         where = np.array([slot]), np.array([place]), Access(self.instruction, 1, size)
         shared.races.load(where[1], where[0], where[2])
-        shared.defined.load(*where)
+        shared.look_for_undefined(*where)
         context.suspicion.use_loaded(self.instruction)
         writers, times = shared.races.stored(shared.races.epochs, place, size)
         if (times >= np.maximum(copies.fenced[writers], copies.fenced[slot])).any():

@@ -9,7 +9,7 @@ not be written until its group has been waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -112,7 +112,7 @@ class Copies:
         self.races.own(*where, WRITTEN)
         # What touches them is no race besides.
         self.races.mark(*where, copy.slots, copy.instruction, -1)
-        self.shared.defined.overwrite(*where)
+        self.shared.overwrite(*where)
         copy.began = self.order.now
 
     def land(self, copy: Copy, slots: np.ndarray) -> None:
@@ -121,20 +121,24 @@ class Copies:
         self.shared.views[1][copy.places[:, None] + np.arange(where[1])] = copy.data
         self.races.own(*where, FREE)
         self.races.mark(*where, slots, copy.instruction, self.order.now)
-        self.shared.defined.overwrite(*where)
+        self.shared.overwrite(*where)
         self.shared.changes += 1
         self.outside.finish(copy.reads)
 
+    def take(self, chosen: Callable[[Copy], np.ndarray]) -> Iterator[Copy]:
+        """Take the rows that are `chosen` out of the cp.async without a wait so far."""
+        waiting, self.copies = self.copies, []
+        for copy in waiting:
+            done = chosen(copy)
+            if done.any():
+                yield copy.rows(done)
+            if not done.all():
+                self.copies.append(copy.rows(~done))
+
     def wait(self, mask: np.ndarray, newest: np.ndarray) -> None:
         """Deliver the cp.async of these threads, up to and including group `newest` of each."""
-        kept = []
-        for copy in self.copies:
-            done = mask[copy.slots] & (copy.groups <= newest[copy.slots])
-            if done.any():
-                self.land(copy.rows(done), copy.slots[done])
-            if not done.all():
-                kept.append(copy.rows(~done))
-        self.copies = kept
+        for copy in self.take(lambda one: mask[one.slots] & (one.groups <= newest[one.slots])):
+            self.land(copy, copy.slots)
 
     def wait_bulk(self, mask: np.ndarray, behind: int, written: bool) -> None:
         """Give back what bulk copies of these threads have read, but for the newest groups; with
@@ -248,7 +252,7 @@ class MBarriers:
         access = Access(instruction, 8, 1)
         slots, places = self.shared.valid(addresses, access, lanes, "store")
         self.races.store(places, slots, access)
-        self.shared.defined.overwrite(places, 8)
+        self.shared.overwrite(places, 8)
         self.races.own(places, 8, MBARRIER)
         for slot, place in zip(slots, places, strict=True):
             count = int(counts[slot])

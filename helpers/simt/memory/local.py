@@ -47,13 +47,12 @@ class LocalMemory(OwnMemory):
     def begin_frame(self, slots: np.ndarray, starts: np.ndarray, size: int) -> None:
         """A call of these threads begins: its variables, from these bytes on, are unwritten."""
         if size:
-            self.defined.overwrite(slots * self.stride + starts, size, written=False)
+            self.overwrite(slots * self.stride + starts, size, written=False)
 
     def copy(self, slots: np.ndarray, source: int, target: int, size: int) -> None:
         """These threads pass `size` bytes on, and what is known of them."""
         rows = (slots * self.stride)[:, None] + np.arange(size)
-        defined = self.defined
-        for bytes_ in (self.views[1], defined.bits[1], defined.origins):
+        for bytes_ in (self.views[1], self.bits[1], self.origins):
             if bytes_ is not None and len(bytes_):
                 bytes_[rows + target] = bytes_[rows + source]
 

@@ -14,63 +14,12 @@ from ..instructions import UNSIGNED, Variable
 from .access import Access, all_ones, stores_same
 
 
-class Definedness:
-    """Which bits of a batch's shared or local memory are undefined: those of bytes that were not
-    written, and those that were stored so. Where the latter come from stands beside every byte
-    until it is written again, which costs nothing before the first of them."""
-
-    def __init__(self, suspicion: Suspicion, kind: str, message: str):
-        self.suspicion, self.kind, self.message = suspicion, kind, message
-
-    def start_batch(self, size: int) -> None:
-        unwritten = np.full(size, 255, np.uint8)  # by byte, seen as 1, 2, 4 or 8 at once
-        self.bits = {size: unwritten.view(kind) for size, kind in UNSIGNED.items()}
-        self.origins: np.ndarray | None = None  # of each byte; -1: it was not written
-
-    def overwrite(self, places: np.ndarray, width: int, written: bool = True) -> None:
-        """Bytes that are all defined, or not yet `written`, have come to these places."""
-        at = places[:, None] + np.arange(width)
-        self.bits[1][at] = 0 if written else 255
-        if self.origins is not None:
-            self.origins[at] = -1
-
-    def store(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
-        """These threads have stored at these places."""
-        size, index = access.size, places // access.size
-        for element in range(access.elements):
-            self.bits[size][index + element] = 0
-        shadows = self.suspicion.storing
-        if shadows is None:
-            return
-        if self.origins is None:
-            self.origins = np.full(len(self.bits[1]), -1)
-        for element, shadow in enumerate(shadows):
-            if shadow is not None:
-                self.bits[size][index + element] = shadow.bits[slots].astype(UNSIGNED[size])
-                at = (index + element)[:, None] * size + np.arange(size)
-                self.origins[at] = np.max([one[slots] for one in shadow.origins], axis=0)[:, None]
-
-    def load(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
-        """These threads load from these places."""
-        index = places // access.size
-        if not any(self.bits[access.size][index + k].any() for k in range(access.elements)):
-            return
-        at = places[:, None] + np.arange(access.width)
-        bits, origins = self.bits[1][at], -1 if self.origins is None else self.origins[at]
-        unwritten = (bits != 0) & (origins < 0)
-        chosen = unwritten.any(axis=1)
-        about = self.kind, access.instruction, self.message, slots[chosen]
-        if chosen.any() and access.atomic:
-            self.suspicion.reporter.report(*about)
-        elif chosen.any():
-            self.suspicion.doubt(*about, unwritten[chosen], stays=True)
-        stored = np.where(unwritten, np.uint8(0), bits)
-        if stored.any():
-            self.suspicion.found(slots, stored, origins)
-
-
 class OwnMemory:
-    """The copies of all blocks or threads of a batch. Of each kind there is
+    """The copies of all blocks or threads of a batch, and which of their bits are undefined.
+
+    Those are the bits of bytes that were not written, and bits that were stored so. Where the
+    latter come from stands beside every byte until it is written again, which costs nothing before
+    the first of them. Of each kind of memory there is
 
     name  what findings call it
     where(slots, wanted, access)  of each thread's address (the copy that it is in, the address
@@ -85,7 +34,7 @@ class OwnMemory:
 
     def __init__(self, variables: Iterable[Variable], suspicion: Suspicion, *about: str):
         """`about` are kind and message of a finding about what was not written."""
-        self.reporter, self.defined = suspicion.reporter, Definedness(suspicion, *about)
+        self.suspicion, self.reporter, self.unwritten = suspicion, suspicion.reporter, about
         self.offsets: dict[str, int] = {}
         end = 0
         for variable in variables:
@@ -99,7 +48,9 @@ class OwnMemory:
         self.stride = max(align, -(-self.bytes // align) * align)  # bytes from copy to copy
         data = np.zeros(copies * self.stride if self.bytes else 0, np.uint8)
         self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
-        self.defined.start_batch(len(data))
+        undefined = np.full(len(data), 255, np.uint8)  # by byte, seen as 1, 2, 4 or 8 at once
+        self.bits = {size: undefined.view(kind) for size, kind in UNSIGNED.items()}
+        self.origins: np.ndarray | None = None  # of each byte; -1: it was not written
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
@@ -112,7 +63,7 @@ class OwnMemory:
             index = places // access.size
             for element, value in enumerate(values):
                 value[slots] = self.views[access.size][index + element]
-            self.defined.load(slots, places, access)
+            self.look_for_undefined(slots, places, access)
         return values
 
     def store(
@@ -133,7 +84,7 @@ class OwnMemory:
 
         if self.races:
             self.races.store(places, slots, access, same)
-        self.defined.store(slots, places, access)
+        self._note_undefined(slots, places, access)
         self.changes += 1
         for element, one in enumerate(kept):
             view[index + element] = one
@@ -152,3 +103,47 @@ class OwnMemory:
                 self.reporter.report(*about, slots[faulty])
         good = ~(misaligned | outside)
         return slots[good], copies[good] * self.stride + wanted[good]
+
+    # ---- undefined bits ----
+
+    def overwrite(self, places: np.ndarray, width: int, written: bool = True) -> None:
+        """Bytes that are all defined, or not yet `written`, have come to these places."""
+        at = places[:, None] + np.arange(width)
+        self.bits[1][at] = 0 if written else 255
+        if self.origins is not None:
+            self.origins[at] = -1
+
+    def _note_undefined(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
+        """These threads have stored at these places."""
+        size, index = access.size, places // access.size
+        for element in range(access.elements):
+            self.bits[size][index + element] = 0
+        shadows = self.suspicion.storing
+        if shadows is None:
+            return
+        if self.origins is None:
+            self.origins = np.full(len(self.bits[1]), -1)
+        for element, shadow in enumerate(shadows):
+            if shadow is not None:
+                self.bits[size][index + element] = shadow.bits[slots].astype(UNSIGNED[size])
+                at = (index + element)[:, None] * size + np.arange(size)
+                self.origins[at] = np.max([one[slots] for one in shadow.origins], axis=0)[:, None]
+
+    def look_for_undefined(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
+        """These threads load from these places."""
+        index = places // access.size
+        if not any(self.bits[access.size][index + k].any() for k in range(access.elements)):
+            return
+        at = places[:, None] + np.arange(access.width)
+        bits, origins = self.bits[1][at], -1 if self.origins is None else self.origins[at]
+        unwritten = (bits != 0) & (origins < 0)
+        chosen = unwritten.any(axis=1)
+        kind, message = self.unwritten
+        about = kind, access.instruction, message, slots[chosen]
+        if chosen.any() and access.atomic:
+            self.suspicion.reporter.report(*about)
+        elif chosen.any():
+            self.suspicion.doubt(*about, unwritten[chosen], stays=True)
+        stored = np.where(unwritten, np.uint8(0), bits)
+        if stored.any():
+            self.suspicion.found(slots, stored, origins)
