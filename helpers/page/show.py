@@ -70,7 +70,7 @@ def kernel(
         shown += 0 if title else len(lines)
         pieces += [Fold(title, lines)] * bool(lines) if title else lines
     page = Page()
-    title = f"{text.title}, {counted(shown, 'line')}"
+    title = f"{text.title}, {counted(shown, 'line')} shown"
     legend = f" marks lines that are new since {', '.join(map(_name, known))}"
     if earlier:
         page.say(f"{title}; +{legend}", f"{escape(title)}; {marked('+')}{escape(legend)}", 0)

@@ -290,7 +290,7 @@ def _sentence(found: Owners, by: str, along: str, names: str) -> str:
         name += f" of warp {found.thread[row, col] // WARP}"
     columns = f"column{'s' * (len(mine) > 1)} {in_words(mine)}"
     parts = [f"{name} loads {columns} of {names} {row}"]
-    parts.append(f"a {along or 'row'} belongs to {_owner_of_line(found, along == 'column')}")
+    parts.append(f"a {along or 'row'} is loaded by {_owner_of_line(found, along == 'column')}")
     if several := int(found.several.sum()):
         parts.append(f"{several} of {unit.size} elements belong to more than one {by}")
     if missing := int((found.times == 0).sum()):

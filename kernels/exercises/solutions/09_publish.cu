@@ -29,7 +29,7 @@ __device__ __forceinline__ Message written(float row_max, float sum)
 __device__ __forceinline__ float max_of(Message m) { return __uint_as_float((unsigned)m); }
 __device__ __forceinline__ float sum_of(Message m) { return __uint_as_float(m >> 32); }
 
-// The slot for the message from block `from` to block `to`, both 0 to 3; a slot of 0 is empty.
+// The slot for the message from block `from` to block `to`, both 0 to 3; 0 in it means empty.
 // Volatile: each poll is a load.
 __device__ __forceinline__ volatile Message* slot(Message* workspace, int row, int from, int to)
 {

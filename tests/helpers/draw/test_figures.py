@@ -232,7 +232,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     "reduction of a cluster": (lambda: draw.reduction(cluster()), "level by level: 64 (2 times), "),
     "owners of a few pairs": (
         of("owners", COPY_PAIRS, 1, 8, (4, 5)),
-        "columns 0 to 1 of row 0; a row belongs to at most 3 lanes of one warp",
+        "columns 0 to 1 of row 0; a row is loaded by at most 3 lanes of one warp",
     ),
     "several owners": (
         of("owners", PAIRS, 1, 64, (4, 16)),
@@ -240,7 +240,7 @@ SAID: dict[str, tuple[Draw, str]] = {  # what draws it, and what its sentence co
     ),
     "owners along columns": (
         of("owners", COPY, 1, 64, (2, 4, 8), along="column"),
-        "Lane 0 of warp 0 loads column 0 of line 0; a column belongs to 2 warps of one",
+        "Lane 0 of warp 0 loads column 0 of line 0; a column is loaded by 2 warps of one",
     ),
     "no owners": (of("owners", *IDLE), "No thread loads an element of x."),
     "no reduction": (of("reduction", *IDLE), "no thread takes the value of another thread"),
