@@ -73,7 +73,7 @@ def test_launches_leave_the_table_as_it_is() -> None:
     assert all(map(np.array_equal, before, planted.launch.values))
 
 
-# ---- what the findings say, and what is left in memory ------------------------------------------
+# ---- texts of findings, and memory after a launch ------------------------------------------------
 
 
 # What the first message says, and what y holds afterwards: the rest goes on.

@@ -17,7 +17,7 @@ struct Window {
     int first, last;  // columns that the row sees
 
     // Four columns of the row, from 4 * pack on, with -inf in place of each masked column.
-    // The row sees first <= column <= last; the last packs may lie past its end.
+    // The row sees first <= column <= last; the last packs may lie past the end of the row.
     __device__ __forceinline__ float4 operator()(int pack) const
     {
         const float minus_inf = __int_as_float(0xff800000);
