@@ -74,5 +74,5 @@ def test_streams_that_come_and_go_do_not_mix(arrays) -> None:
     cupy.cuda.Device().synchronize()
     assert all((y == wanted).all() for y in found)
     kept = arrays.device(0)._streams
-    left = [len(kept[handle].memory.addresses) for handle in handles]
+    left = [len(kept[handle].workspaces) for handle in handles]
     assert left == [1] * len(handles), "the others are freed"
