@@ -169,7 +169,7 @@ class Device:
         return launch
 
     def _with_workspace(self, launch: Launch, size: int) -> Launch:  # [workspace]
-        kept = 1 << (size - 1).bit_length()  # bytes; all of a stream's are less than twice the last
+        kept = 1 << (size - 1).bit_length()  # all of a stream's are below twice the largest
 
         def with_workspace(stream: int, *given: int) -> None:
             address, owner = self._workspace(stream, kept), None

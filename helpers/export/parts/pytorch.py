@@ -44,7 +44,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     return _softmax(x, dim, torch.softmax)
 
 
-Softmax = Callable[[Tensor, int], Tensor]  # PyTorch's function
+Softmax = Callable[[Tensor, int], Tensor]  # torch.softmax or torch.log_softmax
 
 
 def _softmax(x: Tensor, dim: int, own: Softmax) -> Tensor:
@@ -157,8 +157,10 @@ def _call_for(x: Tensor, dim: int, own: Softmax) -> Call:
 def _launch_like(x: Tensor, y: Tensor, dim: int, own: Softmax) -> tuple[Launch, bool, tuple]:
     """Return the launch for tensors like x and y, whether it takes x without a copy, and the
     numbers that it takes. Raises `Refused`."""
-    if own is torch.log_softmax:  # [best]
-        return _launch(x, "softmax", dim, {"LOG": 1}, "scale"), _is_packed(x), (bits_of(1.0),)
+    if own is torch.log_softmax:
+        raise Refused("it does not compute the logarithm")  # [not best]
+        launch = _launch(x, "softmax", dim, {"LOG": 1}, "scale")  # [best]
+        return launch, _is_packed(x), (bits_of(1.0),)  # [best]
     cols = x.shape[dim]
     if prod(x.shape[dim:]) != cols:
         raise Refused("it takes rows of the last dimension")  # [not best]
@@ -268,7 +270,8 @@ def _keep_softmax(ctx, inputs: tuple, output: Tensor) -> None:
 
 def _softmax_gradient(ctx, dy: Tensor) -> tuple:
     (y,) = ctx.saved_tensors
-    dx = torch._softmax_backward_data(dy, y, ctx.dim, y.dtype)  # [not best]
+    own = "_log_softmax" if ctx.log else "_softmax"  # [not best]
+    dx = getattr(torch, f"{own}_backward_data")(dy, y, ctx.dim, y.dtype)  # [not best]
     dx = _operator("softmax_backward")(y, dy, ctx.dim, *Options(log=ctx.log))  # [best]
     return dx, None, None
 

@@ -611,6 +611,12 @@ def test_a_file_of_one_kernel_has_a_gradient_too(step: str, cols: int, torch, ma
     x = copy.values(2, 3, cols, scale=1.0).transpose(0, 1)
     is_softmax(copy, copy.module.softmax(x), x)
     assert copy.kernels() == [step]
+    x = copy.values(3, cols, scale=1.0).requires_grad_()  # the operator of all files has a log
+    operator = getattr(torch.ops, copy.module.OPERATORS).softmax
+    for y in (operator(x, -1, True), torch.log_softmax(x, -1)):
+        torch.testing.assert_close(y, torch.log_softmax(x, -1))
+        (dx,) = torch.autograd.grad(y[:, 0].sum(), x)
+        torch.testing.assert_close(dx.sum(-1), torch.zeros(3), rtol=0, atol=1e-4)
     short = copy.values(4, 77)
     for other, dim in ((short, -1), (short, 0), (x.double(), -1)):
         assert torch.equal(copy.module.softmax(other, dim), torch.softmax(other, dim))
