@@ -12,6 +12,7 @@ import inspect
 import itertools
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -151,15 +152,19 @@ def steps(options: argparse.Namespace) -> int:
 
 # ---- tuned --------------------------------------------------------------------------------------
 
+AHEAD = 60  # shapes whose trials are compiled before they are timed
+
 
 @dataclass(frozen=True)
 class TuningTask(CampaignTask):
-    """A point of the grid to be tuned in this process."""
+    """A point of the grid to be tuned in this process. `points` are those whose trials are not
+    being compiled yet."""
 
     point: GridPoint
     run: Run
     timer: Timer
     compilers: Compilers
+    points: deque[GridPoint]
 
     def __str__(self) -> str:
         return self.problem.place(True)
@@ -168,7 +173,14 @@ class TuningTask(CampaignTask):
     def problem(self) -> Problem:
         return self.point.problem
 
+    def prepare(self, count: int) -> None:
+        """Begin to compile the trials of the next points."""
+        for _ in range(min(count, len(self.points))):
+            problem = self.points.popleft().problem
+            self.compilers.begin(problem, starts(problem, self.run.gpu))
+
     def measure(self) -> list[Tuned]:
+        self.prepare(1)
         return [tuned(self.point, self.run, self.timer, self.compilers)]
 
     def lines(self, found: Sequence[Tuned]) -> Iterator[str]:
@@ -194,12 +206,13 @@ def tune_grid(options: argparse.Namespace) -> int:
     }
     campaign.order = [*at]
     fitting = {*bench.shapes_that_fit([problem.shape for problem in at])}
-    timer, compilers = Timer(), Compilers()
+    timer, compilers, ahead = Timer(), Compilers(), deque()
     points = [point for point in grid() if point.problem.shape in fitting]
-    tasks = campaign.due(TuningTask(point, run, timer, compilers) for point in points)
+    tasks = campaign.due(TuningTask(point, run, timer, compilers, ahead) for point in points)
+    ahead.extend(task.point for task in tasks)
     try:
-        for task in tasks:
-            compilers.begin(task.problem, starts(task.problem, run.gpu))
+        for task in tasks[:1]:
+            task.prepare(AHEAD)
         return campaign.complete(tasks)
     finally:
         compilers.close()

@@ -125,15 +125,17 @@ class Copies:
         self.shared.changes += 1
         self.outside.finish(copy.reads)
 
-    def take(self, chosen: Callable[[Copy], np.ndarray]) -> Iterator[Copy]:
+    def take(self, chosen: Callable[[Copy], np.ndarray]) -> list[Copy]:
         """Take the rows that are `chosen` out of the cp.async without a wait so far."""
-        waiting, self.copies = self.copies, []
-        for copy in waiting:
+        taken, kept = [], []
+        for copy in self.copies:
             done = chosen(copy)
             if done.any():
-                yield copy.rows(done)
+                taken.append(copy.rows(done))
             if not done.all():
-                self.copies.append(copy.rows(~done))
+                kept.append(copy.rows(~done))
+        self.copies = kept
+        return taken
 
     def wait(self, mask: np.ndarray, newest: np.ndarray) -> None:
         """Deliver the cp.async of these threads, up to and including group `newest` of each."""
