@@ -280,7 +280,7 @@ def pretended(folder: Path) -> Pretended:
     return Pretended(folder / "library.so")
 
 
-def wrong_uses(case: Case, values: Mapping) -> Iterator[tuple[str, dict[str, object], int]]:
+def unusual_uses(case: Case, values: Mapping) -> Iterator[tuple[str, dict[str, object], int]]:
     """(what is wrong, the arguments in which a call differs, what it returns)"""
     call, header = case.call, load(case.step).header
     none = {array.name: None for array in call.arrays}

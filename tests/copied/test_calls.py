@@ -28,8 +28,8 @@ from tests.copied.library import (
     address,
     alone,
     pretended,
+    unusual_uses,
     write_files,
-    wrong_uses,
 )
 
 each_case = pytest.mark.parametrize("case", EVERY, ids=str)
@@ -102,7 +102,7 @@ def test_every_call_that_cuda_refuses_is_told(case: Case, library: Pretended) ->
 def test_wrong_use_and_a_matrix_of_nothing_launch_nothing(case: Case, library: Pretended) -> None:
     values = case.values()
     library.prepare(case, values)
-    for what, changed, wanted in wrong_uses(case, values):
+    for what, changed, wanted in unusual_uses(case, values):
         assert library(case, values | changed) == wanted, what
     assert library.launched == []
 
@@ -274,7 +274,7 @@ def test_wrong_use_and_a_matrix_of_nothing_write_nothing(case: Case, on_gpu: OnG
     there = moved(before)
     stream = cupy.cuda.Stream(non_blocking=True)
     on_gpu.prepare(case, before)
-    for what, changed, wanted in wrong_uses(case, there):
+    for what, changed, wanted in unusual_uses(case, there):
         assert on_gpu(case, there | changed, stream.ptr) == wanted, what
     cupy.cuda.Device().synchronize()
     for array in case.call.outputs:
