@@ -10,7 +10,7 @@ EARLIER: frozenset[str] = frozenset()
 LINKED_EARLIER = frozenset({"15_cross_entropy", "15_gradient"})
 # Kernels that steps.jsonl has no record of yet, and those without recorded disassembly.
 UNRECORDED: frozenset[str] = frozenset()
-UNPROFILED = frozenset({"13_long_columns"})
+UNPROFILED: frozenset[str] = frozenset()
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
