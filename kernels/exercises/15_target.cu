@@ -12,7 +12,7 @@
 // Measured: no, this is an exercise
 //
 // 6 minutes. The target of row r is column r % cols. One lane corrects it while another lane may
-// still be writing it. Let each column be written once, by a single lane.
+// still be writing it. Change that: each column is to be written once, by a single lane.
 
 extern "C" __global__ void minus_target(const float* __restrict__ x, float* __restrict__ y,
                                   int rows, int cols)

@@ -12,7 +12,7 @@
 //
 // With this mbarrier_wait, an mbarrier serves one exchange (08_ahead.cu has a wait of its own).
 // Each block must wait for all messages to it before it exits. `bytes` is the total size of the
-// messages of all senders. A slot of 16 bytes must be aligned to 16.
+// messages of all senders. A slot of 16 bytes must be aligned to 16 bytes.
 #pragma once
 
 // An attribute for a kernel: clusters of CLUSTER blocks; nothing if CLUSTER is 1.
