@@ -53,17 +53,3 @@ def test_what_does_not_is_named(given: dict, said: str) -> None:
     with pytest.raises(TypeError) as caught:
         f(**{"name": "a", **given})
     assert str(caught.value) == said
-
-
-@pytest.mark.parametrize(
-    ("args", "named", "said"),
-    [
-        ((), {"rows": 1}, "f: missing a required argument: 'name'"),
-        (("a", 1), {"name": "a"}, "f: multiple values for argument 'name'"),
-        (("a", 1, 0.5, ["b"], {}, None, None, None, None), {}, "f: too many positional arguments"),
-    ],
-)
-def test_a_call_that_python_refuses_is_one_sentence_too(args, named: dict, said: str) -> None:
-    with pytest.raises(TypeError) as caught:
-        f(*args, **named)
-    assert str(caught.value) == said

@@ -47,19 +47,6 @@ def ulp_of(x: np.ndarray, y: np.ndarray, check=check_result) -> float:
     return check(SOFTMAX, {"x": x, "scale": 1.0}, {"y": y}, {})
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
-    x = make_input(9, 300, dtype=dtype)
-    y = reference(x)
-    ulp_of(x, (y * (1 + 3e-5)).astype(x.dtype))
-    assert ulp_of(x, y.astype(x.dtype)) == 0
-    for wrong in (y * 1.01, np.zeros_like(y), np.where(y == y.min(), np.nan, y), y[::-1]):
-        with pytest.raises(
-            WrongResult, match=r"of 2700 elements of y (are|is) wrong, by up to .*%"
-        ):
-            ulp_of(x, wrong.astype(x.dtype))
-
-
 def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -> None:
     """Planted: the sum in 8 bits less, two more roundings, a row scaled by 2%."""
     x = make_input(9, 300, dtype="bfloat16")
@@ -74,16 +61,6 @@ def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -
     for wrong in (once * 1.02, terms / (2.0 ** np.floor(np.log2(total)))):
         with pytest.raises(WrongResult, match="wrong, by up to"):
             ulp_of(x, wrong.astype(x.dtype))
-
-
-def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
-    x = make_input(4, 300, dtype="bfloat16")
-    x[0, 3], x[1, 5], x[2, :] = np.nan, np.inf, -np.inf
-    y = reference(x).astype(x.dtype)
-    assert np.isnan(y[:3].astype(float)).all() and ulp_of(x, y) == 0
-    y[1, 5] = 1
-    with pytest.raises(WrongResult, match="1 of 1200 elements of y is wrong"):
-        ulp_of(x, y)
 
 
 # ---- fused and related operations ---------------------------------------------------------------
@@ -212,20 +189,14 @@ REFUSED = [  # baseline, group ("": softmax alone), columns, dtype, reason
     ("liger", "", 65537, "bfloat16", LIGER),
     ("liger", "gradient of softmax", 65536, "float32", ""),
     ("liger", "gradient of softmax", 65537, "float32", LIGER),
-    ("liger", "gradient of log-softmax", 8, "float32", f"Liger {NOT_OFFERED}"),
     ("liger", "gradient of cross-entropy", 8, "float32", f"Liger {NOT_OFFERED}"),
-    ("liger", "cross-entropy", 262144, "bfloat16", ""),
     *(("quack", "", 12, "float32", ""), ("quack", "", 262144, "float32", "")),
     ("quack", "", 10, "float32", "QuACK needs cols % 4 == 0"),
     ("quack", "", 12, "bfloat16", "QuACK needs cols % 8 == 0"),
-    ("quack", "", 12, "float16", "QuACK needs cols % 8 == 0"),
     *(("quack", "", 2**20, "bfloat16", ""), ("quack", "", 2**20, "float32", MANY)),
-    ("quack", "16 bits in, float32 out", 4096, "bfloat16", ""),
     ("quack", "16 bits in, float32 out", 4100, "bfloat16", "QuACK needs cols % 8 == 0"),
     ("quack", "scale and mask", 4096, "float32", f"QuACK {NOT_OFFERED}"),
-    ("quack", "gradient of softmax", 131072, "float32", ""),
     ("quack", "gradient of softmax", 524288, "float32", MANY),
-    ("quack", "cross-entropy", 50257, "float32", ""),
     *(("torch", "", 50257, "bfloat16", ""), ("compile", "", 2**20, "float32", "")),
     *(("cudnn", "", 77, "float32", ""), ("cudnn", "log-softmax", 50257, "float32", "")),
     ("cudnn", "scale and bias", 8, "float32", f"cuDNN {NOT_OFFERED}"),

@@ -1,7 +1,6 @@
 """The benchmark, with numpy in CuPy's place."""
 
 import dataclasses
-import itertools
 import sys
 from types import SimpleNamespace
 
@@ -63,36 +62,6 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, machine: Machine) 
             bench.measure(makers, problem)
 
 
-def test_programmatic_launch_is_timed_beside_the_ordinary_one(machine: Machine) -> None:
-    makers = {
-        "early": machine.maker("early", LONG + 1, early=(LONG + 2, reference)),
-        "late": machine.maker("late", LONG + 3),
-    }
-    early, late = (bench.measure(makers, SMALL)[name] for name in makers)
-    medians = (early.median_us, early.programmatic_us[0], late.median_us)
-    assert medians == pytest.approx((LONG + 1, LONG + 2, LONG + 3))
-    assert early.copy_us == late.copy_us == pytest.approx(LONG)
-    assert early.programmatic_copy_us == pytest.approx([LONG + 4] * 7)
-    assert late.programmatic_us == late.programmatic_copy_us == []
-    assert "early copy" not in machine.order, "needless"
-
-
-@pytest.mark.parametrize("ordinary", [True, False])
-def test_wrong_result_of_either_launch_is_seen(ordinary: bool, machine: Machine) -> None:
-    zeros = lambda x: 0 * x  # noqa: E731
-    compute, early = (zeros, reference) if ordinary else (reference, zeros)
-    makers = {"wrong": machine.maker("wrong", LONG, compute, early=(LONG, early))}
-    with pytest.raises(Failure, match="^wrong: wrong result: .*all zero"):
-        bench.measure(makers, SMALL)
-
-
-def test_a_result_that_is_wrong_before_timing_alone_is_found(machine: Machine) -> None:
-    calls = itertools.count()
-    late = machine.maker("late", LONG, lambda x: reference(x) * (next(calls) > 0))
-    with pytest.raises(Failure, match="^late: wrong result: .*all zero"):
-        bench.measure({"late": late}, SMALL)
-
-
 def test_a_graph_that_writes_nothing_has_no_time(machine: Machine) -> None:
     """The output of the calls before it is poisoned."""
     idle = Machine().maker("idle", LONG)  # its calls are not captured: they run at once
@@ -117,26 +86,6 @@ def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:
     assert ordinary.options == programmatic.options and "-DPROGRAMMATIC=1" in ordinary.options
     assert candidate.launch == programmatic.launch
     assert bench.kernel_candidate(load("07_warp").bind(64, 128, gpu=H200)).run_programmatic is None
-
-
-@pytest.mark.parametrize("when", ["made", "run"])
-def test_benchmark_names_the_candidate_that_fails(when: str, machine: Machine) -> None:
-    def broken(problem: Problem) -> bench.Candidate:
-        if when == "made":
-            raise MemoryError("no room")
-        candidate = machine.maker("broken", LONG)(problem)
-        calls = iter(range(3))  # it runs for a while
-
-        def run(x, y) -> None:
-            if next(calls, None) is None:
-                raise MemoryError("no room")
-            candidate.run(x, y)
-
-        return dataclasses.replace(candidate, run=run)
-
-    with pytest.raises(Failure, match="^broken: MemoryError: no room$") as caught:
-        bench.measure({"broken": broken, "right": machine.maker("right", LONG)}, SMALL)
-    assert str(caught.value.__cause__) == "no room"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -1,17 +1,13 @@
 """One object travels: a kernel file's text, or a compiled kernel, bound to shape, dtype and GPU."""
 
-import cupy
 import numpy as np
 import pytest
 
-from helpers.catalogue.header import header
 from helpers.catalogue.registry import source
-from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, bind, kernel_of, load
 from helpers.run.check import check_softmax, strided_copy
-from helpers.run.execute import KernelBug
 from helpers.run.references import make_input, poisoned
-from tests.helpers.sources import APART, TOGETHER
+from tests.helpers.sources import APART
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -46,20 +42,6 @@ def test_a_trial_of_what_is_not_there_is_refused_in_one_sentence(step: str, mess
 # ---- bind -------------------------------------------------------------------------------------
 
 
-def test_a_text_is_compiled_for_the_shape_and_a_kernel_taken_as_it_was_compiled() -> None:
-    bound = bind(TOGETHER, 10, 64, "float16")
-    plan = header(TOGETHER).plan(Problem(10, 64, "float16"))
-    assert bound.plan == plan and bound.compiled.options == plan.options
-    assert bound.compiled.enable_cooperative_groups and bound.name == "softmax_apart"
-    assert bound.compiled is bound.compiled
-    options = "-DCLUSTER=1", "-DAHEAD=0", "-DBFLOAT16"
-    raw = cupy.RawKernel(TOGETHER, bound.name, options, enable_cooperative_groups=True)
-    again = bind(raw, 10, 64, "bfloat16")
-    assert again.compiled is raw and again.plan.macros == {"CLUSTER": 1, "AHEAD": 0}
-    assert again.plan.grid == 10 != bound.plan.grid
-    assert load("07_warp-ROWS2") == kernel_of(load("07_warp-ROWS2"))
-
-
 def test_what_bind_is_given_beside_a_kernel_is_tried() -> None:
     warp = load("07_warp-ROWS2")
     assert bind(warp, 10, 64) == warp.bind(10, 64)
@@ -75,21 +57,6 @@ def test_what_bind_is_given_beside_a_kernel_is_tried() -> None:
             ValueError, match="a compiled kernel cannot be changed: bind the source"
         ):
             bind(kernel, 129, 7, changes={"WIDTH": 2})
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"rows": None}, "rows must be an integer, not None"),
-        ({"block": 33.5}, "block must be an integer or None, not 33.5"),
-        ({"changes": {"CLUSTER": "8"}}, "CLUSTER must be an integer, not '8'"),
-    ],
-    ids=str,
-)
-def test_what_is_no_integer_is_named(given: dict, message: str) -> None:
-    with pytest.raises(TypeError) as caught:
-        bind(APART, **{"rows": 4, "cols": 32, **given})
-    assert message in str(caught.value)
 
 
 # ---- rows that are apart, at any element ------------------------------------------------------
@@ -150,23 +117,3 @@ def test_a_single_row_has_no_stride() -> None:
         y = poisoned(x)
         bound.run(x, y)
         check_softmax(x, y)
-
-
-BETWEEN = {
-    "a write": ("y[col] =", "y[col] = y[col + (col + 1 == cols)] =", "store", "y"),
-    "a read": ("float(x[col]) - largest) / sum", "x[col + 1] - largest) / sum", "load", "x"),
-}
-
-
-@pytest.mark.parametrize("case", BETWEEN)
-def test_what_touches_the_gap_between_rows_is_a_bug(case: str) -> None:
-    old, new, verb, name = BETWEEN[case]
-    assert old in APART
-    x = make_input(4, 100)
-    far, y = strided_copy(x, 105, 1, 0), strided_copy(poisoned(x), 102, 3, 7)
-    bound = bind(APART.replace(old, new), 4, 100, x_stride=105, y_stride=102)
-    with pytest.raises(KernelBug, match=f"out-of-bounds {verb}, 4 times: .* byte 400 of row 0 of "):
-        bound.run(far, y)
-    (found,) = bound.simulate(far, y).findings
-    assert f" of {name}, whose rows have 400 bytes and start " in found.message
-    assert y.base[:3].tolist() == [7] * 3 and (y.base[3 + 100 :: 102][:4] == 7).all()

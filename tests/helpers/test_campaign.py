@@ -1,7 +1,6 @@
 """The loop of every campaign, with tasks that measure nothing."""
 
 import argparse
-from collections import deque
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,7 +11,6 @@ from helpers.catalogue.store import Run
 from helpers.commands.measure import add_options
 from helpers.measure import bench, campaign
 from helpers.measure.campaign import Campaign, CampaignTask, Failure
-from helpers.measure.comparison import Comparison
 from helpers.measure.records import Case
 from helpers.problem.problem import Problem
 from tests import made_up
@@ -68,25 +66,6 @@ def begun(tmp_path, monkeypatch):
 
 def rows() -> list[int]:
     return [case.rows for case in store.read(Case, FOLDER)]
-
-
-def test_each_result_is_stored_at_once_and_an_earlier_one_stays(begun) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        begun().measure([Made(at, "interrupt") for at in EVERY])
-    assert rows() == [8, 16]
-    begun().measure([Made(EVERY[3])])
-    begun().measure([Made(EVERY[2])])
-    assert rows() == [8, 16, 32, 64], "in the order of the file"
-
-
-def test_results_are_stored_in_order_whichever_came_first(begun, monkeypatch) -> None:
-    def backwards(work, tasks: deque, jobs: int, apart: bool):
-        assert (jobs, apart) == (3, True)
-        return [(task, work(task)) for task in reversed(tasks)]
-
-    monkeypatch.setattr(campaign, "deal", backwards)
-    assert begun("--jobs", "3").measure([*map(Made, EVERY)], apart=True) == []
-    assert rows() == [8, 16, 32, 64]
 
 
 def test_nothing_is_begun_when_time_is_up(begun, capsys) -> None:
@@ -154,24 +133,6 @@ def test_why_something_is_measured_again(begun, monkeypatch, change, versions, w
     assert made.why(("01_naive", EVERY[1])) == "new"
     options.fresh = True
     assert made.why(case.key) == "new"
-
-
-def test_the_most_valuable_is_measured_first(begun) -> None:
-    old = replace(made_up.case("01_naive", EVERY[0]), run=of_protocol(warmup_s=9))
-    other = replace(made_up.case("01_naive", EVERY[1]), kernel_hash="0" * 16)
-    store.write(Case, FOLDER, [old, other, made_up.case("01_naive", EVERY[2])])
-    made = begun()
-    assert [task.at.rows for task in made.due(map(Made, EVERY))] == [64, 16, 8]
-    assert made.wanted == 4
-
-
-def test_what_was_neither_measured_nor_left_out_is_missing(begun, monkeypatch) -> None:
-    case = made_up.comparison_case()
-    monkeypatch.setattr(Comparison, "is_current", lambda case: True)
-    made = begun()
-    made.known = {case.key: replace(case, skipped={"quack": "why"})}
-    assert made.why(case.key, ["torch", "quack"]) == ""
-    assert made.why(case.key, ["torch", "liger"]) == "versions changed"
 
 
 def test_tasks_are_found_by_any_of_the_patterns(begun, capsys) -> None:

@@ -10,20 +10,10 @@ from helpers.catalogue.registry import (
     UNFUSED,
     known_steps,
     source,
-    split_trial,
-    step_number,
     steps,
     variants,
-    with_hints,
 )
-from helpers.measure.profiling import SMALL_TRIALS
-from helpers.problem.shapes import REFERENCE_SHAPE
 from helpers.run.bound import load
-
-SHAPES = (
-    *((1, 1), (33, 64), (33, 1000), (5, 8), (4096, 12672), (8388608, 32), (262144, 1024)),
-    *((1, 32768), (3, 20000), (16, 131072), (1, 1048576), (4096, 2048), REFERENCE_SHAPE),
-)
 
 
 def test_missing_kernel_file_lists_the_files_there_are() -> None:
@@ -40,51 +30,9 @@ def test_missing_kernel_file_lists_the_files_there_are() -> None:
 # ---- trials -----------------------------------------------------------------------------------
 
 
-def test_trial_is_named_after_its_kernel_and_what_is_tried() -> None:
-    assert split_trial("01_naive-b32") == ("01_naive", 32, ())
-    assert split_trial("06_registers-PACKS4") == ("06_registers", None, (("PACKS", 4),))
-    assert split_trial("variants/00_copy_scalar") == ("variants/00_copy_scalar", None, ())
-    two = split_trial("08_cluster-CLUSTER2-b512-PACKS_A4")
-    assert two == ("08_cluster", 512, (("CLUSTER", 2), ("PACKS_A", 4)))
-    assert [step_number(step) for step in ("variants/07_a-b64", "10_b")] == [7, 10]
-
-
 def test_everything_with_a_record_is_known_once() -> None:
     known = known_steps()
     assert known == [UNFUSED, *steps(), *variants(), *TRIALS] and len(set(known)) == len(known)
-
-
-@pytest.mark.parametrize("trial", (*TRIALS, *SMALL_TRIALS))
-def test_a_trial_differs_from_its_kernel(trial: str) -> None:
-    file, block, changes = split_trial(trial)
-    own, tried = load(file), load(trial)
-    dtypes = own.header.dtypes
-    places = [(*shape, dtype) for shape in SHAPES for dtype in dtypes]
-    both = [place for place in places if own.accepts(*place) and tried.accepts(*place)]
-    assert both
-    plans = [(own.bind(*place).plan, tried.bind(*place).plan) for place in both]
-    assert any(mine != other for mine, other in plans)
-    if block:
-        assert block % 32 == 0
-        assert all(mine.block != other.block == block for mine, other in plans)
-    for name, value in changes:
-        if name in own.header.macros:
-            assert all(other.macros[name] == value for _, other in plans)
-            assert any(mine.macros[name] != value for mine, _ in plans)
-        elif name in own.header.numbers:
-            assert own.header.numbers[name] != value
-            assert all(f"-D{name}={value}" in other.options for _, other in plans)
-        else:
-            assert all(other.values[name.lower()] == value for _, other in plans)
-            assert any(mine.values[name.lower()] != value for mine, _ in plans)
-
-
-def test_trial_spells_out_what_it_asks_for() -> None:
-    values = {"EVICT_LAST": 1, "PROGRAMMATIC": 1, "CLUSTER": 4}
-    assert with_hints("07_warp", values) == "07_warp"
-    assert with_hints("09_grid-b512", values) == "09_grid-b512-STREAMING0-PROGRAMMATIC1"
-    wanted = "08_cluster-STREAMING0-EVICT_LAST1"
-    assert with_hints("08_cluster-STREAMING1", values) == wanted
 
 
 # ---- choose -----------------------------------------------------------------------------------
@@ -162,41 +110,3 @@ def test_why_says_what_was_taken_and_what_was_passed_over() -> None:
     taken, *passed = why(64, 4096, gpu=H200, aligned=False).splitlines()
     assert taken.startswith("11_any_row: ")
     assert passed[0].endswith("arrays must start at multiples of 16 bytes")
-
-
-@pytest.mark.parametrize(
-    ("given", "file"),
-    [
-        ({"rows": 8388608, "cols": 32}, "07_warp"),
-        ({"rows": 8388608, "cols": 32, "dtype": "float16"}, "10_sixteen_bit"),
-        ({"rows": 65536, "cols": 704, "dtype": "bfloat16"}, "10_sixteen_bit"),
-        ({"rows": 65536, "cols": 77, "dtype": "bfloat16"}, "11_short_rows"),
-        ({"rows": 65536, "cols": 1023}, "11_any_row"),
-        ({"rows": 16384, "cols": 1024, "dtype": "bfloat16"}, "08_cluster"),
-        ({"rows": 8, "cols": 262144}, "09_grid"),
-        ({"rows": 9, "cols": 262144}, "08_cluster"),
-        ({"rows": 256, "cols": 1048576}, "08_ahead"),
-        ({"rows": 8192, "cols": 1000003}, "11_any_length"),
-        ({"x_stride": 4096, "y_stride": 4096}, "08_cluster"),
-        ({"x_stride": 5000}, "11_any_row"),
-        ({"aligned": False}, "11_any_row"),
-        ({"rows": 1, "x_stride": 5000, "y_stride": 4097}, "08_cluster"),  # a row has no stride
-        ({"cols": 256}, "07_warp"),
-        ({"cols": 256, "x_stride": 260}, "11_short_rows"),
-        ({"cols": 256, "aligned": False}, "11_short_rows"),
-        ({"cols": 2**20, "x_stride": 2**21}, "11_any_length"),
-        ({"rows": 64, "inner": 64}, "13_any_axis"),
-        ({"rows": 1094, "cols": 100000, "inner": 1094}, "13_long_columns"),
-        ({"rows": 1290, "cols": 1109, "inner": 129, "dtype": "float16"}, "13_any_axis"),
-        ({"rows": 129000, "cols": 1108, "inner": 129, "dtype": "float16"}, "13_any_axis"),
-        ({"rows": 2408, "cols": 512, "inner": 301}, "13_any_axis"),
-        ({"rows": 511, "cols": 512, "inner": 511, "dtype": "float16"}, "13_any_axis"),
-        ({"rows": 129000, "cols": 1109, "inner": 129, "dtype": "float16"}, "13_long_columns"),
-        ({"gpu": Gpu(89, 108, 40 * 2**20)}, "06_registers"),
-        ({"gpu": Gpu(89, 108, 40 * 2**20), "dtype": "float16"}, "11_any_row"),
-    ],
-    ids=str,
-)
-def test_each_kind_of_matrix_has_its_kernel(given: dict, file: str) -> None:
-    step = choose(**{"rows": 4096, "cols": 4096, "gpu": H200, **given})
-    assert split_trial(step).file == file

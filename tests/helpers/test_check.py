@@ -168,28 +168,7 @@ def test_serial_sum_may_walk_at_random() -> None:
     check_softmax(x, y)
 
 
-def test_serial_sum_may_lose_terms_below_its_last_bit() -> None:
-    """32767 terms of 5e-8 after a 1 are lost one by one, 1.6e-3 in all; nobody may lose more."""
-    x = np.full((1, 32768), np.log(5e-8), np.float32)
-    x[0, 0] = 0
-    y = serial_fp32(x)
-    assert y[0, 0] == 1 and 1.6e-3 < 1 - reference(x)[0, 0] < 1.7e-3
-    check_softmax(x, y)
-    with pytest.raises(WrongResult):
-        check_softmax(x, y * np.float32(1.002))
-    with pytest.raises(WrongResult):
-        check_softmax(x, np.where(y < 1, np.float32(0), y))
-
-
 SIXTEEN_BIT = ("float16", "bfloat16")
-
-
-@pytest.mark.parametrize("cols", [1, 7, 1000, 4097, 40000])
-@pytest.mark.parametrize("dtype", SIXTEEN_BIT)
-def test_16_bit_result_is_accepted_if_rounded_once(dtype: str, cols: int) -> None:
-    x = make_input(5, cols, dtype=dtype)
-    check_softmax(x, reference(x).astype(dtype))
-    check_softmax(x, plain_fp32(x.astype(np.float32)).astype(dtype))
 
 
 def truncated(x):
@@ -275,22 +254,6 @@ def test_special_row_accepts_exactly_what_pytorch_gives(case: str) -> None:
             wrong[1, column] = other
             with pytest.raises(WrongResult, match=rf"^1 of 6 .* row 1, column {column}\b"):
                 check_softmax(x, wrong)
-
-
-@pytest.mark.parametrize(
-    ("cols", "dtype"), [(5, "float32"), *((100, dtype) for dtype in ("float32", *SIXTEEN_BIT))]
-)
-def test_dropped_special_value_is_rejected(cols: int, dtype: str) -> None:
-    """fmaxf drops a NaN; a guard against division by zero turns a masked row into zeros."""
-    x = special_rows(cols, dtype)
-    guarded, dropped, clipped = (reference(x).astype(dtype) for _ in range(3))
-    check_softmax(x, guarded)
-    guarded[3] = 0
-    dropped[4] = reference(np.where(np.isnan(x), x.dtype.type(-INF), x))[4].astype(dtype)
-    clipped[5] = np.isposinf(x[5])
-    for row, y in ((3, guarded), (4, dropped), (5, clipped)):
-        with pytest.raises(WrongResult, match=rf"^{cols} of {x.size} .* row {row}, column 0\b"):
-            check_softmax(x, y)
 
 
 # ---- inputs -----------------------------------------------------------------------------------

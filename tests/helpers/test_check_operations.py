@@ -7,12 +7,11 @@ import pytest
 from helpers.catalogue.header import header
 from helpers.catalogue.plan import HeaderError
 from helpers.catalogue.registry import source
-from helpers.problem.operations import OPERATIONS
-from helpers.run.bound import bind, kernel_of
+from helpers.run.bound import bind
 from helpers.run.check import WrongResult
 from helpers.run.execute import KernelBug
 from helpers.run.launch import check_kernel
-from helpers.run.references import make_input, poisoned, reference
+from helpers.run.references import make_input, poisoned
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -66,15 +65,6 @@ def test_what_is_wrong_in_place_alone_is_found_there() -> None:
 # ---- headers ----------------------------------------------------------------------------------
 
 
-def test_a_header_says_what_is_computed() -> None:
-    assert header(FUSED).operation is OPERATIONS["softmax"]
-    assert header(FUSED).features == dict.fromkeys(OPERATIONS["softmax"].features, 0)
-    log = source("01_naive.cu").replace("// Row:", "// Computes: softmax with LOG = 1\n// Row:")
-    assert header(log).features["LOG"] == 1 and header(log).made_for == {"LOG": 1}
-    chosen = kernel_of(FUSED).choosing({"MASK": "causal"})
-    assert chosen.features["MASK"] == 2 and "-DMASK=2" in chosen.bind(3, 512).options
-
-
 @pytest.mark.parametrize(
     ("code", "old", "new", "message"),
     [
@@ -110,26 +100,6 @@ def test_a_header_of_no_such_operation_is_refused(code, old, new, message: str) 
 # ---- arguments --------------------------------------------------------------------------------
 
 
-def test_arrays_are_given_in_order_or_by_name_and_numbers_are_neutral() -> None:
-    x = make_input(5, 256)
-    y = poisoned(x)
-    bound = bind(FUSED, 5, 256)
-    bound.run(x, y)
-    assert np.allclose(y, reference(x))
-    again = poisoned(x)
-    bound.run(y=again, x=x, scale=0.5)
-    assert np.allclose(again, reference(x * 0.5), rtol=1e-4)
-    values = bound.arguments(x, y)
-    assert values[2:4] == (5, 256) and values[4] == np.float32(1) and values[5] is values[7] is None
-    masked = bind(FUSED, 5, 256, features={"MASK": 1})
-    mask = np.zeros((1, 256), np.uint8)
-    names = [parameter.name for parameter in masked.kernel.parameters]
-    known = dict(zip(names, masked.arguments(x, y, mask=mask), strict=True))
-    assert (known["mask_rows"], known["mask_repeat"]) == (1, 1) and known["mask"] is mask
-    causal = bind(FUSED, 5, 256, features={"MASK": 2})
-    assert dict(zip(names, causal.arguments(x, y), strict=True))["mask_rows"] == 256
-
-
 @pytest.mark.parametrize(
     ("named", "message"),
     [
@@ -159,15 +129,3 @@ def test_an_output_may_be_an_input_where_the_header_says_so() -> None:
     views = space[: 5 * 33].reshape(5, 33), space[33:].reshape(5, 33)
     with pytest.raises(ValueError, match="dx overlaps x: it must be x itself or a separate array"):
         bind(GRADIENT, 5, 33).run(views[0], target, statistics, rows, views[1])
-
-
-def test_another_axis_is_bound_by_its_inner() -> None:
-    bound = bind(ANY_AXIS, 2 * 32, 33, inner=32)
-    assert bound.arguments(None, None)[2:] == (2, 33, 32) and "2 x 33 x 32 float32" in repr(bound)
-    x = make_input(64, 33)
-    with pytest.raises(ValueError, match="x has shape .64, 33., which is not outer x dim x inner"):
-        bound.run(x, poisoned(x))
-    with pytest.raises(ValueError, match="rows = 64 is not outer . inner, with inner = 3"):
-        bind(ANY_AXIS, 64, 33, inner=3)
-    with pytest.raises(ValueError, match="columns follow each other: inner = 1, not 32"):
-        bind(FUSED, 64, 256, inner=32)

@@ -14,31 +14,18 @@ def evaluate(text: str, **names: int) -> int:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("0", 0),
-        ("rows", 33),
         ("(rows + block - 1) / block", 1),
-        ("(rows * cols + 4 * block - 1) / (4 * block)", 65),
-        ("rows / 2 * 2", 32),
         ("rows % 32", 1),
-        ("min(cols, 256)", 256),
         ("max(rows, min(block, 64))", 64),
-        ("4 * (cols / 32)", 124),
-        ("cols >= 1", 1),
         ("cols >= 1 && cols <= 999", 0),
         ("1 <= rows && rows <= 40 && cols == 1000 && cols % 8 == 0", 1),
-        ("rows < 33", 0),
-        ("rows > 32", 1),
-        ("rows != 3", 1),
         ("rows != 33", 0),
-        ("cols < 9 || rows == 33", 1),
         ("cols < 9 || rows < 9", 0),
         ("rows < 9 && cols < 9 || rows == 33", 1),  # && binds closer, as in C
         ("rows == 33 || rows < 9 && cols < 9", 1),
-        ("(rows == 33) + (cols > 9)", 2),
         ("rows - cols", -967),
         ("ceil_div(cols, 32)", 32),
         ("ceil_div(cols, block) * ceil_div(0, 7)", 0),
-        ("power_of_two(cols)", 1024),
         ("power_of_two(1024) + power_of_two(1025)", 3072),
         ("power_of_two(1) + power_of_two(0)", 2),
         ("power_of_two(rows - 1)", 32),
@@ -55,48 +42,27 @@ def test_value_is_that_of_c(text: str, value: int) -> None:
     ("text", "reason"),
     [
         ("", "is not an expression"),
-        ("rows +", "is not an expression"),
-        ("(rows", "is not an expression"),
         ("rows)", "is not an expression"),
-        ("rows; cols", "is not an expression"),
         ("rows := 3", "is not an expression"),
-        ("rows : cols", "is not an expression"),
         ("!rows", "is not an expression"),
-        ("rows && && cols", "is not an expression"),
         ("-rows", "is not an expression over integers"),
         ("rows << 2", "is not an expression over integers"),
         ("1.5 * rows", "is not an expression over integers"),
-        ("'rows'", "is not an expression over integers"),
-        ("[rows]", "is not an expression over integers"),
         ("rows.real", "is not an expression over integers"),
-        ("rows, cols", "is not an expression over integers"),
-        ("rows[0]", "is not an expression over integers"),
-        ("rows // 2", "is not written in C"),
         ("rows ** 2", "is not written in C"),
-        ("not rows", "is not written in C"),
         ("rows and cols", "is not written in C"),
-        ("rows or cols", "is not written in C"),
         ("rows if cols else 1", "is not written in C"),
         ("rows in (1, 2)", "is not written in C"),
-        ("rows is 3", "is not written in C"),
-        ("(lambda: rows)()", "is not written in C"),
         ("True", "is not written in C"),
         ("rows # of the matrix", "is not written in C"),
         ("rows + 1_000", "is not written in C"),
-        ("0o17", "is not written in C"),
         ("017", "is not an expression"),  # which C takes for 15
         ("rows ? 1 : 2", "has a `?`; write its cases as lines with `when`"),
         ("1 <= rows <= 40", "has a chained comparison: write a < b && b < c"),
-        ("rows == cols == 3", "has a chained comparison"),
         ("abs(rows)", "calls abs; there are min, max, ceil_div, power_of_two"),
         ("__import__('os').getcwd()", "calls something; there are"),
-        ("open('x')", "calls open"),
         ("min(rows)", "min takes 2 arguments"),
-        ("max(1, 2, 3)", "max takes 2 arguments"),
         ("min(1, 2, key=3)", "min takes 2 arguments"),
-        ("min(*rows)", "min takes 2 arguments"),
-        ("ceil_div(rows)", "ceil_div takes 2 arguments"),
-        ("power_of_two(rows, 2)", "power_of_two takes 1 argument"),
         ("power_of_two()", "power_of_two takes 1 argument"),
         ("min(rows, abs(cols))", "calls abs"),
     ],
@@ -113,7 +79,6 @@ def test_what_is_not_c_or_means_something_else_in_c_is_refused(text: str, reason
         ("colums", "reads colums; there are rows, cols, block"),
         ("(rows - cols) / 2", "divides -967 by 2: C rounds that towards zero"),
         ("cols / (rows - 40)", "divides 1000 by -7"),
-        ("(rows - cols) % 32", "divides -967 by 32"),
         ("ceil_div(rows - cols, 32)", "divides -967 by 32"),
     ],
 )
@@ -142,9 +107,3 @@ def test_products_are_those_of_64_bits() -> None:
 def test_constants_are_those_of_64_bits() -> None:
     with pytest.raises(ExpressionError, match="does not fit 64 bits"):
         evaluate("9223372036854775808")
-
-
-def test_an_expression_knows_what_it_reads() -> None:
-    assert Expression("min(rows, 2) * ceil_div(cols, WIDTH)").names == {"rows", "cols", "WIDTH"}
-    assert Expression("7").names == frozenset()
-    assert Expression("rows\n   +  1").text == "rows + 1"

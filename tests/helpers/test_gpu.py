@@ -11,11 +11,6 @@ from helpers.base.gpu import H200, Gpu
 from helpers.base.paths import RECORDS
 
 
-def test_gpu_of_a_record_is_read_back() -> None:
-    device = {"compute_capability": "86", "multiprocessors": 84, "l2_bytes": 6291456}
-    assert gpu.gpu_from_record(device) == Gpu(capability=86, sms=84, l2=6291456)
-
-
 def test_a_block_has_the_shared_memory_of_its_capability() -> None:
     kilobytes = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}
     kilobytes |= {70: 48, 121: 99}  # older than all, and one that nobody has listed

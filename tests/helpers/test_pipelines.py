@@ -7,7 +7,6 @@ import pytest
 
 from helpers.catalogue import registry, store
 from helpers.catalogue.dispatch import step_hash
-from helpers.catalogue.registry import with_hints
 from helpers.measure import baselines
 from helpers.measure.comparison import DTYPES
 from helpers.measure.pipelines import (
@@ -16,7 +15,6 @@ from helpers.measure.pipelines import (
     load_pipelines,
     order,
     pipeline_cases,
-    variants,
 )
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import PIPELINE_SHAPES, name_of
@@ -46,20 +44,6 @@ def around(cases: list[Pipeline]) -> list[Pipeline]:
 
 def asked(*what: str) -> str:
     return registry.with_hints("08_cluster", dict.fromkeys(what, 1))
-
-
-def test_variants_are_all_that_a_table_may_ask_for() -> None:
-    assert variants("07_warp", Problem(65536, 256)) == ["07_warp"]
-    assert variants("08_cluster", Problem(*LARGE)) == [
-        *(asked("STREAMING", "EVICT_LAST"), asked("STREAMING")),
-        *(asked("EVICT_LAST"), asked()),
-    ]
-    fits = variants("08_cluster", Problem(4096, 1024))
-    assert fits == [asked(), asked("STREAMING")], "the step's own first, no hint"
-    assert variants("08_cluster", Problem(*FEW)) == [asked("STREAMING"), asked()]
-    grid = variants("09_grid", Problem(*FEW))
-    assert sum("PROGRAMMATIC1" in name for name in grid) == 2
-    assert variants("09_grid", Problem(1, 2**20, "bfloat16"))[-1] == with_hints("09_grid")
 
 
 # ---- verdicts ---------------------------------------------------------------------------------
@@ -110,14 +94,6 @@ def test_cases_are_found_by_dtype_and_operation(tmp_path: Path, monkeypatch) -> 
     assert load_pipelines(FOLDER)[:2] == found[:1:-1]
     places = [(case.shape, case.state) for case in pipeline_cases("float32", FOLDER)]
     assert places == [(FEW, "fresh"), (FEW, "evicted"), (LARGE, "fresh")]
-
-
-def test_a_case_of_another_launch_or_text_is_not_current() -> None:
-    case = pipeline_case([2.0], *FEW)
-    assert case.is_current()
-    launches = {name: {**launch, "grid": 1} for name, launch in case.launches.items()}
-    assert not replace(case, launches=launches).is_current()
-    assert not replace(case, hashes=dict.fromkeys(case.hashes, "another")).is_current()
 
 
 # ---- what is recorded -------------------------------------------------------------------------

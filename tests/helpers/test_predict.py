@@ -194,14 +194,6 @@ def test_a_forced_replay_neither_reads_nor_writes(shown, mine, monkeypatch) -> N
     assert (kept(), mine_of(STEP), mine_of(STEP, 0.7)) == ({}, None, 0.7)
 
 
-def test_a_folder_that_cannot_be_written_costs_a_sentence(shown, mine) -> None:
-    mine.parent.write_text("a file where the folder should be")
-    predict(STEP, 0.3)
-    said = "Yours: 0.30. It is not kept: mine/predictions.json cannot be written."
-    assert said in shown[0]["text/plain"].splitlines()
-    assert mine_of(STEP) is None
-
-
 def test_a_damaged_file_is_named_and_left_alone(shown, mine) -> None:
     mine.parent.mkdir()
     mine.write_text('{"03_shared": ')

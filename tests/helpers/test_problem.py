@@ -69,47 +69,6 @@ def test_equal_problems_are_equal_however_they_are_written() -> None:
         assert replace(one, **change) != one
 
 
-def test_a_stride_that_is_not_given_follows_the_columns() -> None:
-    problem = Problem(4, 100)
-    assert problem.strides == (100, 100) and replace(problem, cols=200).strides == (200, 200)
-    apart = Problem(4, 100, x_stride=104)
-    assert apart.strides == (104, 100) and not apart.contiguous
-    assert Problem(1, 100, x_stride=104).contiguous, "a single row has no gap"
-
-
-@pytest.mark.parametrize(
-    ("given", "packed"),
-    [
-        ({}, True),
-        ({"cols": 1002}, False),
-        ({"cols": 1004, "dtype": "float16"}, False),
-        ({"x_stride": 1008}, False),
-        ({"aligned": False}, False),
-        ({"alike": False}, False),
-    ],
-    ids=str,
-)
-def test_packed_rows_are_whole_packs_that_follow_each_other(given: dict, packed: bool) -> None:
-    assert Problem(**{"rows": 64, "cols": 1000, **given}).packed == packed
-
-
-@pytest.mark.parametrize(
-    ("problem", "place", "short", "name"),
-    [
-        (Problem(65536, 4096), "65536 x 4096", "65536 x 4096", "softmax"),
-        (Problem(8, 77, "bfloat16"), "8 x 77 bfloat16", "8 x 77", "softmax"),
-        (
-            Problem(8192 * 64, 512, inner=64, operation="softmax_any_axis", features={"LOG": 1}),
-            *("8192 x 512 x 64", "8192 x 512 x 64", "softmax_any_axis with LOG = 1"),
-        ),
-    ],
-    ids=str,
-)
-def test_a_problem_says_its_sizes_and_what_is_computed(problem, place, short, name) -> None:
-    assert problem.place() == place and problem.place(dtype=False) == short
-    assert problem.place(dtype=True) == f"{short} {problem.dtype}" and problem.name == name
-
-
 def test_arguments_are_completed_with_neutral_numbers() -> None:
     problem = Problem(6, 8, features={"BIAS": 1})
     bias = np.zeros((2, 8), np.float32)

@@ -309,19 +309,6 @@ def test_a_damaged_observation_is_named(one, old: str, new: str, said: str, fold
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"run":0', '"run":7', ", line 2 is of run 7, which is not among those above it"),
-        ('"driver"', '"drivers"', ", line 1: versions is .*, not the versions of driver"),
-        ('"01_naive"', '"01_na', ", line 2 is damaged: "),
-        ("\n{", "\n<<<<<<< one\n{", ", line 2 is damaged: "),
-    ],
-)
-def test_a_damaged_file_is_named_in_one_sentence(old: str, new: str, said: str, folder) -> None:
-    made_up.refused(CASE, old, new, said)
-
-
-@pytest.mark.parametrize(
     ("lines", "said"), [([0], " holds no obs"), ([0, 1, 1], ", line 3 is of what an earlier")]
 )
 def test_a_file_of_runs_alone_or_with_a_line_twice_is_refused(lines, said, folder) -> None:
@@ -342,23 +329,6 @@ def test_record_of_an_edited_kernel_says_so() -> None:
     record.cases[0] = dataclasses.replace(record.cases[0], kernel_hash="0" * 16)
     assert not record.is_current()
     assert record.origin().endswith("CuPy 14.0), for an earlier version of the kernel")
-
-
-@pytest.fixture
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> made_up.Kernels:
-    return made_up.Kernels(tmp_path, monkeypatch)
-
-
-def test_edit_of_code_makes_a_record_old_and_of_a_comment_not(kernels) -> None:
-    record = made_up.record()
-    for old, new, current in (
-        ("one thread", "a thread", True),
-        ("fmaxf", "fminf", False),
-        ("block = 128", "block = 64", False),
-        ("cols >= 1", "cols >= 1 && cols <= 512", False),
-    ):
-        kernels.edit("01_naive.cu", (old, new))
-        assert record.is_current() == current, new
 
 
 def test_name_of_a_gpu_becomes_a_folder() -> None:

@@ -90,14 +90,6 @@ def test_what_is_around_softmax_gets_what_the_writer_wrote(machine, monkeypatch)
         pipelines.measure({"ours": backward(machine, 5.0)}, problem)
 
 
-def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) -> None:
-    pipelines.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
-    text = " ".join(machine.order)
-    for graph in ("write ours read", "write read", "write sweep ours read", "write sweep read"):
-        assert graph in text
-    assert "ours sweep" not in text and "read ours" not in text
-
-
 def test_each_pipeline_is_replayed_right_behind_the_one_without_softmax(
     machine, monkeypatch
 ) -> None:

@@ -15,7 +15,7 @@ from helpers.catalogue.registry import split_trial
 from helpers.catalogue.store import REFERENCE_GPU
 from helpers.catalogue.tuned import Tuned, shipped_plans, tuned_table
 from helpers.commands import measure as campaign
-from helpers.measure.tuning import LEAST_SPEEDUP, LONG, SIZES, SIZES_OF_LONG, grid, starts
+from helpers.measure.tuning import LEAST_SPEEDUP, LONG, SIZES, SIZES_OF_LONG, grid
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from tests.helpers.export.conftest import kernel_files_are_read_once  # noqa: F401
@@ -156,10 +156,3 @@ def test_what_is_faster_together_is_found_confirmed_and_kept(machine, capsys) ->
     assert run() == 0 and len(machine.asked) == asked, "nothing is timed again"
     tuned._by_rule.cache_clear()
     assert best(found.problem, H200) == found.trial
-
-
-def test_hints_for_the_cache_are_not_tried() -> None:
-    """They gain in this benchmark what they cost the next kernel."""
-    trials = starts(PROBLEM, H200)
-    assert trials[0] == "08_cluster" and any("THREADS" in trial for trial in trials)
-    assert not any(name in trial for trial in trials for name in ("EVICT", "STREAMING"))

@@ -119,28 +119,6 @@ def test_a_trial_that_ends_its_process_costs_no_other() -> None:
     assert load(verdict(found)).at(WHERE, H200).plan.block == 96
 
 
-@pytest.mark.parametrize("guilty", ["08_cluster", COPY])
-def test_a_shipped_plan_that_cannot_be_timed_is_a_failure(guilty: str) -> None:
-    def time(problem, names, few):
-        raise Failure("out of memory", guilty)
-
-    with pytest.raises(Failure, match="out of memory"):
-        Search(WHERE, H200, ["08_cluster"], time, lambda *_: {}).run()
-    refused = search(MadeUp(planted), "08_cluster", reasons=lambda *_: {"08_cluster": "compiler"})
-    with pytest.raises(Failure, match="08_cluster: compiler"):
-        refused.run()
-
-
-def test_time_that_is_up_ends_the_search() -> None:
-    time = MadeUp(planted)
-    search(time, "08_cluster", "11_any_row", seconds=9).run()
-    assert time.seconds <= 9 and len(time.asked) == 4
-    slow = MadeUp(planted)
-    slow.first = 6.0  # which starts the processes too, and says nothing of the next batch
-    search(slow, "08_cluster", seconds=11).run()
-    assert slow.seconds <= 11 and len(slow.asked) == 3
-
-
 def test_refused_trials_are_counted_and_not_timed() -> None:
     def reasons(problem, trials):
         return {trial: "spills" for trial in trials if "THREADS" in trial}

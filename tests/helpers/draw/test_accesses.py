@@ -11,7 +11,7 @@ from helpers.base.paths import ROOT
 from helpers.catalogue.registry import source
 from helpers.page.draw.accesses import Shown, chosen
 from helpers.run.bound import bind
-from helpers.simt import KernelText, Trace, WatchedAccess, simulate
+from helpers.simt import Trace, WatchedAccess
 
 MEASURED = json.loads((ROOT / "tests/data/shared_wavefronts_h200.json").read_text())["cases"]
 BYTES = {"short": 2, "float": 4, "float2": 8, "float4": 16}
@@ -39,46 +39,6 @@ def refusal(*args, **options) -> str:
 
 
 # ---- choosing -----------------------------------------------------------------------------------
-
-
-def test_a_line_is_found_by_number_and_by_text_without_regard_to_spaces(naive: Trace) -> None:
-    found = the(naive, 30)
-    assert found.line == 30 and found.kind == "load" and found.array == "x"
-    for text in ("fmaxf(row_max, x[col])", "fmaxf(row_max,x[ col ])", "row_max = fmaxf"):
-        assert the(naive, text) is found
-
-
-INLINED = """#line 1 "inlined.cu"
-__device__ __forceinline__ float load(const float* from) { return *from; }
-__device__ __forceinline__ float near(const float* from)
-{
-    return load(from + 1);
-}
-extern "C" __global__ void inlined(const float* x, float* y)
-{
-    const float mine = near(x + threadIdx.x);
-    y[threadIdx.x] = mine;
-}
-"""
-
-
-def test_what_an_inlined_function_loads_is_found_by_the_line_that_calls_it() -> None:
-    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
-    trace = simulate(KernelText(INLINED, "inlined"), 1, 32, (x, y), watch=True)
-    loaded = the(trace, "return *from")
-    assert (
-        (loaded.line, loaded.warp) == (1, 0)
-        and trace.callers(1) == {4, 8}
-        and trace.callers(9) == set()
-    )
-    assert the(trace, "load(from + 1)") is the(trace, "mine = near") is loaded
-    assert "is in none of the lines" in refusal(trace, "extern")
-
-
-def test_the_first_warp_that_makes_an_access_is_taken() -> None:
-    code, y = INLINED.replace("    y[", "    if (threadIdx.x > 40) y["), np.zeros(96, np.float32)
-    trace = simulate(KernelText(code, "inlined"), 1, 96, (np.zeros(97, np.float32), y), watch=True)
-    assert the(trace, "y[").warp == 1
 
 
 def test_nth_counts_the_accesses_of_one_warp(naive: Trace) -> None:

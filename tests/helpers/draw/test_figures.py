@@ -16,9 +16,9 @@ from helpers.measure.comparison import comparison_cases
 from helpers.measure.records import load_record
 from helpers.page import draw
 from helpers.page.draw import style
-from helpers.page.draw.life import lived, sent
+from helpers.page.draw.life import sent
 from helpers.page.draw.reduction import follow
-from helpers.page.draw.style import PICTURES, digest_of
+from helpers.page.draw.style import digest_of
 from helpers.problem.shapes import FEW_SHAPES
 from helpers.run.bound import load
 from helpers.simt import KernelText, Trace, simulate
@@ -67,17 +67,6 @@ COUNTED = """extern "C" __global__ void counted(const float* x, float* y)
     atomicAdd(&sum, x[threadIdx.x]);
     __syncthreads();
     if (threadIdx.x == 5) y[0] = sum;
-}
-"""
-WAITS = """extern "C" __global__ void waits(const float* x, float* y)
-{
-    float v = x[threadIdx.x];
-    if (threadIdx.x < 32) {
-#pragma unroll 1
-        for (int k = 0; k < 20; k++) v = __shfl_xor_sync(0xffffffff, v, 1) * 0.5f;
-    }
-    __syncthreads();
-    y[threadIdx.x] = v;
 }
 """
 CHAIN = """extern "C" __global__ void chain(volatile float* x, volatile float* y)
@@ -340,39 +329,12 @@ def untraced() -> Trace:
 # ---- what is read out of a trace ----------------------------------------------------------------
 
 
-def test_a_tree_halves_from_barrier_to_barrier_and_threads_store_pairs() -> None:
-    found = follow(tree(), 1)
-    halves = [{(thread + half, thread) for thread in range(half)} for half in (4, 2, 1)]
-    assert [level.edges for level in found.levels] == [*halves, {(0, n) for n in range(1, 8)}]
-    x = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)[0]
-    values = follow(tree(), 0).values
-    for row, live in enumerate((8, 4, 2, 1)):
-        assert {thread for where, thread in values if where == row} == {*range(live)}
-        for thread in range(live):
-            mine = np.concatenate([x[start::8] for start in range(thread, 8, live)])
-            pair = mine.max(), np.exp(mine - mine.max()).sum()
-            assert values[row, thread] == [f"{one:.2f}" for one in pair]
-
-
 def test_values_come_from_all_that_added_and_messages_from_other_blocks() -> None:
     (level,) = follow(traced(COUNTED, 1, 16), 0).levels
     assert level.edges == {(thread, 5) for thread in range(16) if thread != 5}
     pairs = {(a, b) for a in range(8) for b in range(8) if a != b and a // 4 == b // 4}
     assert sent(cluster()).counts == dict.fromkeys(pairs, 2)
     assert sent(traced(CHAIN, 20, 32, (20,))).counts == {(n, n + 1): 1 for n in range(19)}
-
-
-def test_who_comes_early_waits_until_the_last_has_come() -> None:
-    trace = traced(WAITS, 2, 96, (96,))
-    busy, *idle = lived(trace, 1).warps.values()
-    (barrier,) = lived(trace, 1).barriers
-    arrivals = [event for event in trace.events if event.kind == "barrier arrive"]
-    arrival = {event.warp: event.step for event in arrivals if event.block[0] == 1}
-    assert not busy.waits and barrier == arrival[0] > arrival[1]
-    assert [warp.waits for warp in idle] == [[(arrival[n], barrier)] for n in (1, 2)]
-    kinds = [[what for _, what in warp.marks] for warp in (busy, *idle)]
-    assert kinds[0] == ["global load", *["shuffle"] * 20, "global store"]
-    assert kinds[1] == kinds[2] == ["global load", "global store"]
 
 
 # ---- digests ------------------------------------------------------------------------------------
@@ -461,16 +423,6 @@ def drawn(
     for x, y in [(3, 1), (1, 2)][::order]:
         style.beside(axes, x, y, "a word", (9, 0))
     return figure
-
-
-def test_digest_does_not_depend_on_pixels_and_order(monkeypatch, shown: Shown) -> None:
-    figure = drawn()
-    once = digest_of(figure)
-    with matplotlib.rc_context({"savefig.dpi": 300}):
-        monkeypatch.setenv(PICTURES, "1")
-        style.finish(figure, "Lines", "So.")
-        assert digest_of(shown.take()[0]) == once
-    assert digest_of(drawn(order=-1)) == once == digest_of(drawn(last=-0.0))
 
 
 @pytest.mark.parametrize(

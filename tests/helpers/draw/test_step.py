@@ -10,14 +10,12 @@ from helpers.measure.records import Record
 from helpers.page import draw
 from helpers.page.draw import style
 from tests import made_up
-from tests.helpers.draw.looks import complaints
 from tests.made_up import steady
 
 pytest.importorskip("matplotlib")
 
 # Functions of the packages have these names.
 step, predict = map(importlib.import_module, ("helpers.page.draw.step", "helpers.page.replay"))
-GBPS = 2 * 4 * 2**28 / 1e3  # of one microsecond over the grid
 
 
 @pytest.fixture(autouse=True)
@@ -25,25 +23,10 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     """No prediction, no kernel file and no record beside the ones made here."""
     monkeypatch.setattr(store, "RECORDS", tmp_path)
     monkeypatch.setattr(predict, "kept", dict)
+    monkeypatch.setattr(records, "predictions", dict)
     monkeypatch.setattr(Record, "is_current", lambda record: True)
     monkeypatch.setattr(step, "recorded_beside", lambda record: [])
     monkeypatch.setattr(step, "recorded_steps", list)
-
-
-@pytest.fixture
-def predicted(monkeypatch: pytest.MonkeyPatch):
-    """Say what was predicted of a step."""
-
-    def say(name: str, **fields) -> None:
-        monkeypatch.setattr(records, "predictions", lambda: {name: fields})
-
-    monkeypatch.setattr(records, "predictions", dict)
-    return say
-
-
-@pytest.fixture(autouse=True)
-def nothing_predicted(predicted) -> None:
-    """Where a test says nothing else."""
 
 
 def words(figure) -> list[str]:
@@ -55,39 +38,6 @@ def lines(figure) -> dict[str, list[float]]:
     """Colour and style -> columns of each line."""
     found = figure.axes[0].lines
     return {f"{line.get_color()} {line.get_linestyle()}": [*line.get_xdata()] for line in found}
-
-
-def marks(figure) -> list[tuple[float, float]]:
-    """Of the strip of predictions."""
-    found = (line for line in figure.axes[1].lines if len(line.get_xdata()) == 1)
-    return [(line.get_xdata()[0], line.get_ydata()[0]) for line in found]
-
-
-# ---- what is said -----------------------------------------------------------------------------
-
-
-def test_title_sentence_and_marks_say_what_came_out(predicted, shown, capsys) -> None:
-    predicted("03_x", share=0.55)
-    draw.step(steady("03_x", us=12.5), steady("02_x", us=91.25), mine=0.3)
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: 03_x: 7.3 times as fast as 02_x at 4096 columns>"
-    assert sentence == (
-        f"03_x at 4096 columns: {GBPS / 12.5:.0f} GB/s, 0.80 of copy bandwidth (0.55 predicted, "
-        "0.30 by you), 7.3 times as fast as 02_x. Measured on NVIDIA Test, 2030-01-02; "
-        "runs differ by at most 16.0%."
-    )
-    out = capsys.readouterr().out
-    assert out.endswith("Your prediction was 0.50 too low; ours was 0.25 too low.\n")
-    assert words(figure) == ["02_x", "03_x", f"copy bandwidth, {GBPS / 10:.0f} GB/s"]
-    assert marks(figure) == [(0, 0.3), (1, 0.55), (2, pytest.approx(0.8))]
-    plot, strip = figure.axes
-    assert [text.get_text() for text in strip.get_xticklabels()] == ["yours", "ours", "measured"]
-    assert plot.get_ylim() == strip.get_ylim() == (0, step.TOP)
-    assert plot.get_ylabel() == "fraction of copy bandwidth"
-    assert plot.get_xlabel() == "columns per row, in matrices of about $2^{28}$ elements"
-    assert complaints(figure) == []
-    draw.step(steady("03_x"))
-    assert shown.take()[1] == "<figure: 03_x: 0.50 of copy bandwidth at 4096 columns>"
 
 
 # ---- what is drawn ------------------------------------------------------------------------------
