@@ -1,13 +1,17 @@
-"""Bad input of every kind gets one sentence and the right exit status, and writes nothing.
+"""Bad input of every kind gets one sentence, which a `raise` of this project wrote on purpose, and
+the right exit status; it writes nothing.
 
 BAD_INPUTS=2000 tries as many as that instead of the few that CI has time for.
 """
 
 from __future__ import annotations
 
+import ast
 import copy
+import functools
 import os
 import shutil
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from helpers.base import gpu, paths
-from helpers.base.paths import RECORDS
+from helpers.base.paths import RECORDS, ROOT
 from helpers.catalogue import store
 from helpers.measure import records
 from helpers.measure.records import load_record, predictions
@@ -23,7 +27,6 @@ from helpers.run.bound import load
 
 pytest.importorskip("nbformat")  # which some commands want; not where kernels are only recorded
 
-from tests.bad_input import told  # noqa: E402
 from tests.bad_input.inputs import (  # noqa: E402
     READERS,
     Input,
@@ -34,8 +37,9 @@ from tests.bad_input.inputs import (  # noqa: E402
     few_lines,
     files_of_lines,
 )
-from tests.bad_input.told import complaint  # noqa: E402
 
+TELLING = (ValueError, TypeError, LookupError, OSError, AssertionError, RuntimeError)
+LONGEST = 1000  # characters of a sentence: one that lists the files there are has many
 COUNT = int(os.environ.get("BAD_INPUTS", "160")) // 4
 
 
@@ -46,6 +50,34 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     warnings.simplefilter("ignore")
     return tmp_path
+
+
+def complaint(error: BaseException) -> str:
+    """What is wrong with an error as an answer to bad input; empty if nothing is."""
+    said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{type(error).__name__}: {said[:200]!r} from {frame.filename}:{frame.lineno}"
+    if not isinstance(error, TELLING):
+        return f"an accident: {where}"
+    if not raised_on_purpose(frame.filename, frame.lineno):
+        return f"nobody's sentence: {where}"
+    if not 8 <= len(said) <= LONGEST or "\n" in said.strip() or " " not in said:
+        return f"no sentence: {where}"
+    return ""
+
+
+def raised_on_purpose(file: str, line: int) -> bool:
+    return Path(file).is_relative_to(ROOT / "helpers") and any(
+        first <= line <= last for first, last in _raises(file)
+    )
+
+
+@functools.cache
+def _raises(file: str) -> list[tuple[int, int]]:
+    """First and last lines of the `raise` statements of a file."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+    return [(node.lineno, node.end_lineno) for node in found]
 
 
 def untold(made: Callable[[int], Input]) -> list[str]:
@@ -141,38 +173,38 @@ def listing(folder: Path) -> dict[str, int]:
     return {path.as_posix(): path.stat().st_size for path in folder.rglob("*")}
 
 
-def test_the_judges_see_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(call: Callable[[], object]) -> str:
-        try:
-            call()
-        except Exception as error:
-            return complaint(error)
-        return "nothing was raised"
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        (lambda: 1 // 0, "an accident: ZeroDivisionError"),
+        (lambda: {}["key"], "nobody's sentence: KeyError"),
+        (lambda: load("nope"), ""),
+        (lambda: load_record("a\nb"), ""),
+    ],
+)
+def test_an_error_is_an_accident_or_told(call: Callable, wrong: str, monkeypatch) -> None:
+    with pytest.raises(Exception) as caught:
+        call()
+    assert complaint(caught.value).startswith(wrong) and bool(wrong) == bool(
+        complaint(caught.value)
+    )
+    monkeypatch.setitem(globals(), "raised_on_purpose", lambda *_: True)
+    caught.value.args = ("one line\nand another",)
+    assert complaint(caught.value).split(":")[0] in ("an accident", "no sentence")
 
-    def in_two_lines() -> None:
-        raise ValueError("one line\nand another")
 
-    def unhelpful() -> None:
-        raise ValueError("a sentence, but none of this project")
-
-    assert wrong(lambda: 1 // 0).startswith("an accident: ZeroDivisionError")
-    assert wrong(lambda: {}["key"]).startswith("nobody's sentence: KeyError")
-    assert wrong(unhelpful).startswith("nobody's sentence: ValueError")
-    for name in ("a\nb", "\0"):
-        assert not wrong(lambda name=name: load(name))
-        assert not wrong(lambda name=name: load_record(name))
-    assert not wrong(lambda: load("nope")) and not wrong(lambda: load(7))
-    with monkeypatch.context() as patch:
-        patch.setattr(told, "raised_on_purpose", lambda *_: True)
-        assert not wrong(unhelpful) and wrong(in_two_lines).startswith("no sentence: ValueError")
-    assert not badly_answered(0, "fine", "", written=True)
-    assert not badly_answered(2, "", "usage: x\nx: error: one word", written=False)
-    for status, err, written in (
-        (3, "a sentence", False),
-        (1, "Traceback (most recent call last):", False),
-        (2, "ValueError: a sentence", False),
-        (2, "", False),
-        (2, "a sentence", True),
-        (2, "a\nb", False),
-    ):
-        assert badly_answered(status, "", err, written), (status, err, written)
+@pytest.mark.parametrize(
+    ("status", "err", "written", "right"),
+    [
+        (0, "", True, True),
+        (2, "usage: x\nx: error: one word", False, True),
+        (3, "a sentence", False, False),
+        (1, "Traceback (most recent call last):", False, False),
+        (2, "ValueError: a sentence", False, False),
+        (2, "", False, False),
+        (2, "a sentence", True, False),
+        (2, "a\nb", False, False),
+    ],
+)
+def test_an_ending_is_judged(status: int, err: str, written: bool, right: bool) -> None:
+    assert (badly_answered(status, "", err, written) == "") == right
