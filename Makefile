@@ -26,8 +26,6 @@ GPU_PY := $(or $(PYTHON),$(wildcard $(VENV)),$(BASE))
 NEED = @$(1) -c "import $(2), ml_dtypes" 2>/dev/null || { echo "$(1) cannot import $(2) and ml_dtypes:" \
 	"install them there, or run 'make run' and leave out PYTHON=." >&2; exit 1; }
 NEED_CUPY = $(call NEED,$(GPU_PY),cupy)
-# python -m helpers.commands.NAME, but that Ctrl-C is one line.
-STOPPABLE := helpers/commands/stoppable.py
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -41,7 +39,7 @@ $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	@touch $@
 
 run: $(READY) ## run the series, check every kernel, draw the summary (ARGS=--all: deeper ones)
-	$(PY) $(STOPPABLE) run $(ARGS)
+	$(PY) -m helpers.commands.run $(ARGS)
 
 lab: $(READY) ## open your copy of the first notebook, mine/00_the_limit.ipynb, in JupyterLab
 	$(PY) -m helpers.commands.lab $(ARGS)
@@ -55,23 +53,23 @@ gpu: ## the tests that need a GPU, alone
 	$(GPU_PY) -m pytest -m gpu tests $(ARGS)
 
 notebooks: $(READY) ## save what changed: outputs in replay mode, figures of README and kernel headers
-	$(PY) $(STOPPABLE) run --save $(ARGS)
+	$(PY) -m helpers.commands.run --save $(ARGS)
 	$(PY) -m helpers.commands.figures
 
 measure: ## time kernels on this machine's GPU into notebooks/records (ARGS=--help; needs only CuPy)
 	$(NEED_CUPY)
-	$(GPU_PY) $(STOPPABLE) measure $(or $(ARGS),steps)
+	$(GPU_PY) -m helpers.commands.measure $(or $(ARGS),steps)
 
 tune: ## search a faster plan for a shape on this GPU (ARGS="8192x50257 --minutes 5"; --show)
 	$(NEED_CUPY)
-	$(GPU_PY) $(STOPPABLE) tune $(ARGS)
+	$(GPU_PY) -m helpers.commands.tune $(ARGS)
 
 export: $(READY) ## a kernel as one file in exports, for your program (ARGS="best --as torch", "--help")
 	$(call NEED,$(PY),numpy)
 	$(PY) -m helpers.commands.export $(ARGS)
 
 pages: $(READY) ## the series as web pages in build/pages, which read on a telephone too
-	$(PY) $(STOPPABLE) pages $(ARGS)
+	$(PY) -m helpers.commands.pages $(ARGS)
 
 clean: ## remove .venv, build, caches and compiled kernels; mine and exports stay
 	$(BASE) -c 'import runpy; runpy.run_path("helpers/simt/cache.py")["clear"]()'

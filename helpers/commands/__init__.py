@@ -1,7 +1,7 @@
 """Command-line entry points: `python -m helpers.commands.NAME`. No other package imports them.
 
 Jupyter, IPython, CuPy and matplotlib need a writable home folder. A missing or read-only one is
-replaced before a command imports them.
+replaced before a command imports them. Ctrl-C ends a command with one line.
 """
 
 from __future__ import annotations
@@ -47,3 +47,13 @@ def ensure_writable_home() -> str:
 
 if sentence := ensure_writable_home():  # before a command imports CuPy, which fails without a home
     print(sentence, file=sys.stderr, flush=True)
+
+
+def _say(kind: type[BaseException], *error: object) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print("\ninterrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, *error)
+
+
+sys.excepthook = _say

@@ -7,7 +7,6 @@ instead of a SyntaxError. A second run finds the stamp of the first one and retu
 
 import hashlib
 import importlib.util
-import os
 import platform
 import re
 import shutil
@@ -189,9 +188,8 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        time.sleep(0.2)  # as in stoppable.py, which says why; the status too
         print("interrupted: the same command again finishes the set-up", file=sys.stderr)
-        return 0 if "MAKELEVEL" in os.environ else 130
+        return 130
     return 0
 
 

@@ -99,28 +99,18 @@ def run_notebooks(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> 
     names of those that failed."""
     from ..page import notebooks  # slow to import: the first line is printed before
 
-    ended, failed, terminal = 0, [], sys.stdout.isatty()
-    wide = max(len(path.stem) for path in paths)
+    failed, wide = [], max(len(path.stem) for path in paths)
 
     def say(executed: notebooks.Executed) -> None:
-        nonlocal ended
-        ended += 1
         path, notebook, failure, seconds = executed
         if failure:
             failed.append(path.stem)
         rewritten = save and not failure and notebooks.save_if_changed(notebook, path, force)
         verdict = f"FAILED: {failure}" if failure else "ok (rewritten)" if rewritten else "ok"
         cells = notebooks.code_cells(notebook)
-        line = f"{path.stem:{wide}}  {cells} cells, {seconds:.1f} s, {verdict}"
-        print(f"\r{line:{wide + 44}}" if terminal else line, flush=True)
-        if terminal and ended < len(paths):
-            print(f"{ended} of {len(paths)} notebooks ", end="", flush=True)
+        print(f"{path.stem:{wide}}  {cells} cells, {seconds:.1f} s, {verdict}", flush=True)
 
-    def progress(path: Path, done: int, total: int) -> None:
-        if terminal and jobs == 1:
-            print(f"\r{path.stem:{wide}}  cell {done} of {total} ", end="", flush=True)
-
-    notebooks.execute(paths, jobs, say, progress)
+    notebooks.execute(paths, jobs, say)
     return sorted(failed)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import atexit
 import copy
 import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,77 +34,37 @@ class Executed(NamedTuple):
     seconds: float
 
 
-def execute(
-    paths: Sequence[Path],
-    jobs: int,
-    ended: Callable[[Executed], None],
-    progress: Callable[[Path, int, int], None] = lambda path, done, total: None,
-) -> None:
+def execute(paths: Sequence[Path], jobs: int, ended: Callable[[Executed], None]) -> None:
     """Execute notebooks, `jobs` at a time, each by a kernel in the notebook's folder.
 
-    `ended(executed)` is called in the order in which notebooks end, `progress(path, done, total)`
-    after each code cell; both in another thread, one call at a time. Executed notebooks are also
-    written to build/, deeper ones to build/deeper/. On Ctrl-C it raises `KeyboardInterrupt` after
-    all kernels have ended.
+    `ended` is called in the order in which notebooks end. Executed notebooks are also written to
+    build/, deeper ones to build/deeper/. On Ctrl-C it raises `KeyboardInterrupt` after all kernels
+    have ended.
     """
-    gate, stopped = asyncio.Semaphore(jobs), False
+    gate = asyncio.Semaphore(jobs)
 
     async def one(path: Path) -> None:
         async with gate:
-            executed = await _execute(path, progress)
-        if not stopped:
-            ended(executed)
+            ended(await _execute(path))
 
     async def every() -> None:
-        tasks = {asyncio.create_task(one(path)) for path in paths}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            await _cancel(tasks)
-            await _cancel(asyncio.all_tasks() - {asyncio.current_task()})  # nbclient's watches
-        for task in tasks:
-            if not task.cancelled():
-                task.result()  # raises what it raised
+        # Otherwise nbclient handles Ctrl-C, and ends one kernel; asyncio cancels all tasks.
+        asyncio.get_running_loop().add_signal_handler = _not_supported
+        await asyncio.gather(*map(one, paths))
 
-    # In a thread nbclient does not handle Ctrl-C itself, so that it arrives here.
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(every())
-    with warnings.catch_warnings(), concurrent.futures.ThreadPoolExecutor(1) as thread:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        running = thread.submit(loop.run_until_complete, task)
-        try:
-            while not running.done():
-                concurrent.futures.wait([running], timeout=0.5)  # with a timeout, for Windows
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
-            stopped = True
-            loop.call_soon_threadsafe(task.cancel)
-            concurrent.futures.wait([running])
-            raise
-        finally:
-            loop.close()
-    running.result()
+        asyncio.run(every())
 
 
-async def _cancel(tasks: set[asyncio.Task]) -> None:
-    """Cancel tasks and wait for their cleanup."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+def _not_supported(*_) -> None:
+    raise NotImplementedError
 
 
-async def _execute(path: Path, progress: Callable[[Path, int, int], None]) -> Executed:
+async def _execute(path: Path) -> Executed:
     """Execute one notebook; its kernel has ended when this returns or is cancelled."""
     began = time.perf_counter()
     notebook = nbformat.read(path, as_version=4)
-    total, done = code_cells(notebook), 0
-
-    def on_cell_executed(**_) -> None:
-        nonlocal done
-        done += 1
-        progress(path, done, total)
-
     client = nbclient.NotebookClient(
         notebook,
         timeout=600,
@@ -115,7 +74,6 @@ async def _execute(path: Path, progress: Callable[[Path, int, int], None]) -> Ex
         coalesce_streams=True,  # one text output per cell, however it was flushed
         extra_arguments=["--log-level=40"],  # no advice on stderr about how kernels are reached
         shutdown_kernel="immediate",
-        on_cell_executed=on_cell_executed,
     )
     failure = ""
     try:
@@ -127,6 +85,7 @@ async def _execute(path: Path, progress: Callable[[Path, int, int], None]) -> Ex
     finally:
         if client.km is not None and client.km.has_kernel:  # cancelled while it started
             await client.km.shutdown_kernel(now=True)
+        atexit.unregister(client._cleanup_kernel)  # it fails after a cancelled cleanup
     copy_of_it = BUILD / path.relative_to(NOTEBOOKS)
     copy_of_it.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, copy_of_it)
