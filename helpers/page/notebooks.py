@@ -18,12 +18,6 @@ import nbformat
 from ..base.paths import BUILD, NOTEBOOKS
 from .rich import FIGURE
 
-# What nbformat raises for a file that is not a notebook.
-NO_NOTEBOOK = (
-    *(nbformat.ValidationError, ValueError, TypeError, LookupError, AttributeError),
-    AssertionError,
-)
-
 
 class Executed(NamedTuple):
     """A notebook that ran to its end or to a failing cell."""

@@ -1,6 +1,6 @@
 """Bad input to the commands that read and write the repository itself: measure, figures,
-lab, pages. They run in a small copy of it, a folder, where there is no GPU, or one that
-is only said to be there."""
+lab. They run in a small copy of it, a folder, where there is no GPU, or one that is only
+said to be there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from helpers.base import gpu, paths
 from helpers.catalogue import store
-from helpers.commands import figures, lab, measure, pages
+from helpers.commands import figures, lab, measure
 from helpers.measure import campaign, profiling, records
 from helpers.measure.records import load_record
 from tests.bad_input.inputs import ODD_JSON, Input, damage, few_lines, text_of
@@ -33,7 +33,6 @@ LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "measure  ": (measure.main, "profile --only sass counters --jobs 2 --fresh".split()),
     "figures": (figures.main, ["--check"]),
     "lab": (lab.main, ["--no-browser", "--port", "8888"]),
-    "pages": (pages.main, []),
 }
 OTHERS = ("--show", "--only", "--shapes", "--check", "--drawn", "--jobs", "comparison")
 
@@ -53,11 +52,8 @@ def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "RECORDS", stored)
     patch.setattr(records, "PREDICTIONS", stored / "predictions.json")
     notebooks = sorted(series.glob("*.ipynb"))
-    for module in (lab, pages):
-        patch.setattr(module, "core_notebooks", lambda: notebooks)
-        patch.setattr(module, "deeper_notebooks", lambda: [])
-    patch.setattr(pages, "ROOT", folder)
-    patch.setattr(pages, "PAGES", folder / "build")
+    patch.setattr(lab, "core_notebooks", lambda: notebooks)
+    patch.setattr(lab, "deeper_notebooks", lambda: [])
     patch.setattr(lab, "MINE", mine)
     patch.setattr(lab, "pages", lambda: {path.name: path for path in notebooks})
     patch.setenv("JUPYTER_DATA_DIR", str(folder.parent / "jupyter"))
@@ -92,7 +88,7 @@ def forget() -> None:
 def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
     """A command whose files are damaged."""
     r = random.Random(f"damaged {number}")
-    name = r.choice(("profile", "figures", "lab", "pages"))
+    name = r.choice(("profile", "figures", "lab"))
     stored = folder / "records" / GPU
     if name == "profile":
         only = r.choice(("counters", "sass", "numerics", "sanitizer"))
@@ -108,12 +104,9 @@ def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
         file = r.choice((stored / "steps.jsonl", folder / "records" / "predictions.json"))
         what = damage(file, r)
         return Input(f"figures, {file.name}: {what}", lambda: figures.main(["--check"]))
-    if name == "lab":
-        lab.refresh()
-        what = spoil_copy(folder / "mine", r)
-        return Input(f"lab: {what}", lambda: lab.main([]))
-    what = damage(r.choice([*(folder / "notebooks").glob("*.ipynb")]), r)
-    return Input(f"pages: {what}", lambda: pages.main([]))
+    lab.refresh()
+    what = spoil_copy(folder / "mine", r)
+    return Input(f"lab: {what}", lambda: lab.main([]))
 
 
 def spoil_copy(mine: Path, r: random.Random) -> str:

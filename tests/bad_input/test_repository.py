@@ -41,8 +41,8 @@ def answers(
 
 
 def contents(folder: Path) -> dict[str, int]:
-    """Sizes by name, but of pages: they are written where a link leads nowhere too."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "build" not in path.parts]
+    """Sizes by name."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
