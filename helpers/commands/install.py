@@ -2,24 +2,19 @@
 `python3`.
 
 Uses only the standard library and parses on Python 3.6, so that an old Python gets a sentence
-instead of a SyntaxError. A second run finds the stamp of the first one and returns at once.
+instead of a SyntaxError.
 """
 
-import hashlib
-import importlib.util
 import platform
-import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
-STAMP = VENV / "installed.txt"
-DRIVER = Path("/proc/driver/nvidia/version")
+STAMP = VENV / "installed.txt"  # make compares its age with the locks'
 
 PYTHONS = [(3, minor) for minor in range(14, 9, -1)]  # newest first; CuPy has wheels for these
 MACHINES = {"linux": ("x86_64", "aarch64"), "win32": ("amd64", "arm64")}
@@ -51,39 +46,24 @@ def check_machine() -> None:
     """Raise MissingRequirement if there are no wheels of CuPy and NVRTC."""
     machine = platform.machine().lower()
     musl = "musl" in (sysconfig.get_config_var("SOABI") or "")  # Alpine
-    if machine in MACHINES.get(sys.platform, ()) and not musl:
-        return
-    system = "macOS" if sys.platform == "darwin" else f"{sys.platform} on {machine}"
-    raise MissingRequirement(
-        f"CuPy and NVRTC have no wheels for {'Linux without glibc' if musl else system}: run make "
-        "setup in a Debian or Ubuntu container (x86-64; arm64 is untested), or open the notebooks "
-        "in Colab (untested)."
-    )
-
-
-def check_venv() -> None:
-    """Raise MissingRequirement if this Python cannot make an environment with pip."""
-    if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
-        name = "python{}.{}-venv".format(*sys.version_info[:2])
+    if machine not in MACHINES.get(sys.platform, ()) or musl:
+        system = "macOS" if sys.platform == "darwin" else f"{sys.platform} on {machine}"
         raise MissingRequirement(
-            "This Python has no venv and ensurepip modules: install them (Debian, Ubuntu: "
-            f"sudo apt install {name}) and try again."
+            f"CuPy and NVRTC have no wheels for {'Linux without glibc' if musl else system}: run "
+            "make run in a Debian or Ubuntu container (x86-64; arm64 is untested), or open the "
+            "notebooks in Colab (untested)."
         )
 
 
 def driver_version() -> "str | None":
     """The NVIDIA driver's version, such as "580.65.06", or None without a driver."""
-    try:  # fast: nvidia-smi may take seconds to wake the GPU
-        text = DRIVER.read_text().splitlines()[0]
-    except (OSError, IndexError):
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        text = done.stdout if done.returncode == 0 else ""
-    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
-    return found.group() if found else None
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = done.stdout.partition("\n")[0].strip()
+    return version if done.returncode == 0 and version[:3].isdigit() else None
 
 
 def choose(driver: "str | None") -> "tuple[int, str]":
@@ -105,16 +85,15 @@ def venv_python() -> Path:
     return VENV / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
-def run(command: "list[str]") -> "tuple[int, str]":
-    """Exit status of a command, and the last line that it said."""
+def step(command: "list[str]", otherwise: str) -> None:
+    """Run a command, which says itself what fails. Raises MissingRequirement with the sentence
+    `otherwise`."""
     try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
-        )
+        status = subprocess.call(command)
     except OSError as error:
-        return 1, str(error)
-    lines = done.stdout.strip().splitlines() or ["it said nothing"]
-    return done.returncode, lines[-1]
+        status, otherwise = 1, f"{otherwise} ({error})"
+    if status:
+        raise MissingRequirement(otherwise)
 
 
 def install(major: int) -> None:
@@ -124,46 +103,23 @@ def install(major: int) -> None:
     """
     lock = ROOT / "requirements" / f"cuda{major}.txt"
     kind = "CUDA {}, Python {}.{}".format(major, *sys.version_info[:2])
-    stamp = f"{kind}, lock {hashlib.sha256(lock.read_bytes()).hexdigest()}\n"
-    python = str(venv_python())
-    try:
-        installed = STAMP.read_text()
-    except OSError:
-        installed = ""
-    works = bool(installed) and run([python, "-c", "pass"])[0] == 0
-    if works and installed == stamp:
-        STAMP.touch()  # make compares its age with the locks'
-        print(f".venv is up to date ({kind}).")
-        return
-
-    # A missing stamp tells the next run that this one did not finish. An environment for another
-    # CUDA or Python is made anew, because two CuPy wheels would overwrite each other.
-    start = time.monotonic()
-    if installed:
+    # A missing stamp says that the last run did not finish. An environment for another CUDA or
+    # Python is made anew, because two CuPy wheels would overwrite each other.
+    if STAMP.is_file() and STAMP.read_text().startswith(kind):
         STAMP.unlink()
-    if not (works and installed.startswith(kind + ",")):
-        status, line = run([sys.executable, "-m", "venv", "--clear", str(VENV)])
-        if status:
-            raise MissingRequirement(f"Could not make .venv: remove it and try again ({line}).")
+    else:
+        make = [sys.executable, "-m", "venv", "--clear", str(VENV)]
+        step(make, "Could not make .venv: remove it and try again.")
     print(f"Installing requirements/{lock.name} (up to 300 MB to download) ...", flush=True)
+    python = str(venv_python())
     pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     pip += ["--only-binary", ":all:", "--require-hashes", "--no-deps"]  # the lock names everything
     pip += ["--no-compile"]  # most of JupyterLab is never imported; what is, is compiled then
-    status, line = run([*pip, "-r", str(lock)])
-    if status:
-        raise MissingRequirement(
-            "pip could not install the packages: check the network connection, then try "
-            f"again (pip said: {line})."
-        )
-    status, line = run([python, "-c", CHECK])
-    if status:
-        raise MissingRequirement(
-            "CuPy or the NVRTC wheel is installed but does not load: run make clean, then make "
-            "setup; on Windows (untested), install the Visual C++ runtime first "
-            f"({line})."
-        )
-    STAMP.write_text(stamp)
-    print(f"Installed in {time.monotonic() - start:.0f} s.")
+    says = "pip could not install the packages: check the network connection, then try again."
+    step([*pip, "-r", str(lock)], says)
+    says = "CuPy or the NVRTC wheel is installed but does not load: run make clean, then try again;"
+    step([python, "-c", CHECK], f"{says} on Windows, install the Visual C++ runtime first.")
+    STAMP.write_text(kind + "\n")
 
 
 def main() -> int:
@@ -180,7 +136,6 @@ def main() -> int:
                 )
             print(f"python3 is {version}; using {Path(python).name} instead.", flush=True)
             return subprocess.call([python, str(Path(__file__).resolve())])
-        check_venv()
         major, why = choose(driver_version())
         print(why, flush=True)
         install(major)
