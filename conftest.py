@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
+import helpers.commands  # noqa: F401  (a home folder that Jupyter and CuPy can write)
 from helpers.base import lean  # noqa: F401
-from helpers.commands import ensure_writable_home
 from tests import warm_kernels
 
 # Where kernels are only recorded and tested there is no Jupyter, and these import what it brings.
@@ -34,9 +34,7 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make a bare `pytest --nbval` right: recorded timings, this interpreter, a short timeout; and
-    a home folder that Jupyter and CuPy can write."""
-    ensure_writable_home()
+    """Make a bare `pytest --nbval` right: recorded timings, this interpreter, a short timeout."""
     option = config.option
     lax = getattr(option, "nbval_lax", False)
     if not (lax or getattr(option, "nbval", False)):
