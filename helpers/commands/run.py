@@ -23,8 +23,7 @@ from ..catalogue.registry import source, steps
 from ..catalogue.store import Run, utc_now
 from ..measure import bench
 from ..measure.campaign import Failure
-from ..measure.comparison import best_copies, best_copy
-from ..measure.records import Case, load_record, predicted_at, predictions
+from ..measure.records import Case, has_record, load_record, predicted_at
 from ..page.draw.step import series_figure
 from ..page.rich import lines_of
 from ..run.launch import check_kernel
@@ -161,48 +160,22 @@ def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
 def summary_table(
     verdicts: Mapping[str, str], where: str, now: Mapping[str, Case] | None = None
 ) -> str:
-    """Step, bandwidth where it was predicted, the best recorded copy there, prediction, origin, and
-    this machine's verdict.
-
-    `now` maps steps to what was just timed on this GPU: it stands first, the record beside it.
-    """
-    timed, copies = now or {}, best_copies()
+    """A line per step: where it was predicted, its recorded fraction of a copy's bandwidth, that of
+    the case that was just timed on this GPU (`now`), and this machine's verdict."""
+    timed = now or {}
     columns = [("step", f"<{max(14, *map(len, verdicts))}"), ("rows x columns", "<21")]
-    columns += [("GB/s here", ">9"), ("of copy", ">8"), ("recorded", ">9")] if timed else []
-    columns += [] if timed else [("GB/s", ">5")]
-    columns += [("of copy", ">8"), ("best copy", ">10"), ("predicted", ">10")]
-    columns += [(" recorded on" if timed else " measured on", "<27"), (f"kernel {where}", "")]
-    rows, fewer, others = [], False, []
+    columns += [("recorded", ">8"), *([("here", ">6"), ("GB/s", ">6")] if timed else [])]
+    columns += [(f" kernel {where}", "")]
+    rows = []
     for step, verdict in verdicts.items():
-        try:
-            record = load_record(step)
-        except FileNotFoundError:
-            record = None
-        case, mine = record and record.headline, timed.get(step)
-        shown = mine or case
-        if shown and (passes := round(shown.bytes / shown.matrix_bytes)) != 2:
-            others.append(f"{step} {passes} x")
-        cells = [
-            step,
-            shown.at.place() if shown else "",
-        ]
+        case = timed.get(step)
+        cells = [step, (case.at if case else predicted_at(step)).place()]
+        cells += [f"{load_record(step).headline.share:.3f}" if has_record(step) else "not yet"]
         if timed:
-            cells += [f"{mine.gbps:.0f}", f"{mine.share:.3f}"] if mine else ["-", "-"]
-        if record is None:
-            cells += ["", "", "", "", " not recorded yet"]
-        else:
-            expected = predictions().get(step, {}).get("share")
-            stale = "" if record.is_current() else " (earlier version)"
-            best = best_copy(copies, case)
-            cells += [f"{case.gbps:.0f}", f"{case.share:.3f}", f"{best:.3f}" if best else "-"]
-            cells += ["none" if expected is None else f"{expected:.2f}", f" {record.label}{stale}"]
-            fewer |= shown.rows < case.rows
-        rows.append([*cells, verdict.splitlines()[0]])
-    title = "GB/s = 2 x rows x columns x bytes of an element / time"
-    title += f" ({', '.join(others)})" if others else ""
-    title += "\nbest copy: the fastest copy kernel recorded at that shape, beside the plain copy"
-    notes = ["Where memory is short here, the record is of more rows."] if fewer else []
-    return "\n".join(["", title, *lines_of(columns, rows), *notes])
+            cells += [f"{case.share:.3f}", f"{case.gbps:.0f}"] if case else ["-", "-"]
+        rows.append([*cells, f" {verdict.splitlines()[0]}"])
+    title = "Fractions of a copy's bandwidth; docs/results.md has the records."
+    return "\n".join(["", title, *lines_of(columns, rows)])
 
 
 if __name__ == "__main__":

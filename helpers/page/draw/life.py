@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ...base.arguments import checked
 from ...simt import Event, Trace, WatchedAccess
 from ...simt.words import counted
-from . import style
+from . import charts, style
 from .accesses import (
     block_number,
     check_followed,
@@ -217,34 +217,22 @@ class Mail:
 @checked
 def messages(trace: Trace) -> None:
     """Show how many values each block sends to each other one: directly into its shared memory
-    within a cluster, or through an array in global memory. The messages of the first block are
-    coloured and counted.
+    within a cluster, or through an array in global memory.
 
     The trace is one of `simulate(..., watch=True)`; raises `ValueError` for another.
     """
-    mail, title = sent(trace), "What blocks send each other"
+    mail, title = sent(trace), "Messages from block to block"
     blocks = range(min(trace.shape.blocks, MOST_BLOCKS))
-    figure, axes = style.chart(title, 3)
-    for (sender, receiver), count in sorted(mail.counts.items()):
-        first, ends = sender == min(mail.counts)[0], [(receiver, 0), (sender, 1)]
-        if not {sender, receiver} <= {*blocks}:
-            continue
-        look = {"color": style.BLUE if first else style.PALE, "linewidth": 2 if first else 1}
-        look |= {"arrowstyle": "-|>", "shrinkA": 12, "shrinkB": 12}
-        axes.annotate("", *ends, arrowprops=look, zorder=3 if first else 2)
-        if first:
-            place = sender + 0.7 * (receiver - sender), 0.3
-            box = {"color": "white", "pad": 1}
-            axes.text(*place, str(count), ha="center", va="center", bbox=box, zorder=4)
-    for y in (0, 1):
-        for block in blocks:
-            box = {"boxstyle": "round", "facecolor": style.LIT, "edgecolor": style.GREY}
-            axes.text(block, y, str(block), ha="center", va="center", bbox=box, zorder=5)
-    axes.set(xlim=(-0.6, len(blocks) - 0.4), ylim=(-0.25, 1.25), xticks=[])
-    axes.set_yticks([0, 1], ["a block receives", "a block sends"])
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
+    fields = [
+        [
+            charts.Field(str(count), style.SKY)
+            if (count := mail.counts[sender, receiver])
+            else None
+            for receiver in blocks
+        ]
+        for sender in blocks
+    ]
+    figure = charts.heat_map(blocks, blocks, fields, title, "to block", "from block", high=0.3)
     style.finish(figure, title, _say_mail(mail))
 
 
