@@ -38,6 +38,6 @@ from .page.rich import source
 from .problem.shapes import FEW_SHAPES, REFERENCE_SHAPE
 from .run.bound import bind, load
 from .run.check import check_softmax
-from .run.launch import check_kernel, launch, simulate
+from .run.launch import check_kernel, simulate
 from .run.references import make_input, poisoned, reference, ulp
 from .simt import CompileError

@@ -35,7 +35,7 @@ from ..measure.comparison import (
     load_comparisons,
     load_unseen,
 )
-from ..measure.records import load_record, predictions, recorded_steps
+from ..measure.records import load_record, predictions, recorded_steps, series
 from ..page.comparison_text import (
     around_block,
     comparison_block,
@@ -48,7 +48,7 @@ from ..page.comparison_text import (
 )
 from ..page.draw.comparison import of_speedups, of_unseen
 from ..page.draw.overview import figure_of_lost_time, title_of
-from ..page.draw.step import series_figure
+from ..page.draw.step import figure_of_series
 from ..page.draw.style import digest_of
 from ..page.rich import named
 from ..problem.shapes import FEW_SHAPES
@@ -167,10 +167,9 @@ def measured_line(step: str) -> str:
 
 def summary_block() -> str:
     """How far the steps are from a copy, and how they compare with other libraries."""
-    found = [one for one in recorded_steps() if one.step != UNFUSED]
-    first, *others = found or [load_record("01_naive")]  # which says how records are made
+    first = load_record("01_naive")  # without records, it says how they are made
     close = sorted(
-        (one for one in others if step_number(one.step) >= AT_THE_LIMIT),
+        (one for one in recorded_steps() if step_number(one.step) >= AT_THE_LIMIT),
         key=lambda one: one.headline.share,
     )
     farthest, second, most = close[0], close[1], close[-1]
@@ -288,7 +287,7 @@ def notebook_link(step: str) -> str:
 
 def plots() -> dict[Path, Figure]:
     """Picture -> its figure."""
-    found = {PLOT: series_figure(), LOST_TIME: figure_of_lost_time()[0]}
+    found = {PLOT: figure_of_series(series(), "long")[0], LOST_TIME: figure_of_lost_time()[0]}
     for dtype, path in SPEEDUPS.items():
         if cases := comparison_cases(dtype):
             found[path], _ = of_speedups(cases)

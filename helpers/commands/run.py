@@ -1,6 +1,6 @@
-"""Run the series: `make run`. Its notebooks, every kernel, one plot, one table.
+"""Run the series: `make run`. Its notebooks, every kernel, one table.
 
-Executed copies and the plot go to build/; the committed notebooks stay as they are. --all runs the
+Executed copies go to build/; the committed notebooks stay as they are. --all runs the
 deeper notebooks too. With --save (`make notebooks`) both run in replay mode and are rewritten if
 their text or what a figure draws changed. In replay mode several run at a time, one on each core;
 on a GPU one, since it is timed.
@@ -24,8 +24,7 @@ from ..catalogue.store import Run, utc_now
 from ..measure import bench
 from ..measure.campaign import Failure
 from ..measure.records import Case, has_record, load_record, predicted_at
-from ..page.draw.step import series_figure
-from ..page.rich import lines_of
+from ..page.rich import aligned
 from ..run.launch import check_kernel
 from ..simt.words import at_least
 
@@ -75,9 +74,8 @@ def run(options: argparse.Namespace) -> int:
         return 1 if failed else 0
     verdicts = check_steps(jobs)
     here = {} if replaying() else time_steps(verdicts)
-    series_figure(here).savefig(BUILD / "series.png")
     print(summary_table(verdicts, "on the SIMT machine" if replaying() else "on this GPU", here))
-    print("\nExecuted notebooks and series.png are in build/.")
+    print("\nExecuted notebooks are in build/.")
     return 0 if not failed and all(verdict == "right" for verdict in verdicts.values()) else 1
 
 
@@ -163,19 +161,18 @@ def summary_table(
     """A line per step: where it was predicted, its recorded fraction of a copy's bandwidth, that of
     the case that was just timed on this GPU (`now`), and this machine's verdict."""
     timed = now or {}
-    columns = [("step", f"<{max(14, *map(len, verdicts))}"), ("rows x columns", "<21")]
-    columns += [("recorded", ">8"), *([("here", ">6"), ("GB/s", ">6")] if timed else [])]
-    columns += [(f" kernel {where}", "")]
-    rows = []
-    for step, verdict in verdicts.items():
+    rows = [["step", "rows x columns", "recorded", *(["here", "GB/s"] if timed else [])]]
+    for step in verdicts:
         case = timed.get(step)
         cells = [step, (case.at if case else predicted_at(step)).place()]
         cells += [f"{load_record(step).headline.share:.3f}" if has_record(step) else "not yet"]
         if timed:
             cells += [f"{case.share:.3f}", f"{case.gbps:.0f}"] if case else ["-", "-"]
-        rows.append([*cells, f" {verdict.splitlines()[0]}"])
+        rows.append(cells)
+    ends = [f"kernel {where}", *(verdict.splitlines()[0] for verdict in verdicts.values())]
     title = "Fractions of a copy's bandwidth; docs/results.md has the records."
-    return "\n".join(["", title, *lines_of(columns, rows)])
+    table = [f"{line}  {end}" for line, end in zip(aligned(rows), ends, strict=True)]
+    return "\n".join(["", title, *table])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..catalogue.store import REFERENCE_GPU, folder_of, read_if_any
+from ..catalogue.store import REFERENCE_GPU, folder_of
 from ..measure.baselines import BASELINES, title
 from ..measure.comparison import (
     DTYPES,
@@ -27,7 +27,7 @@ from ..measure.comparison import (
     load_unseen,
     versions_of,
 )
-from ..measure.pipelines import STATES, Pipeline
+from ..measure.pipelines import STATES, Pipeline, load_pipelines, pipeline_cases
 from ..problem.shapes import ALONE, COMPARED_TABLE, GROUPS, compared_family, group_of, name_of
 from ..simt.words import counted
 from .rich import markdown_table, named
@@ -46,26 +46,21 @@ SIZE_CLASSES = {  # name -> limit of x in bytes
 def comparison_block(pictures: Mapping[str, Path]) -> str:
     """The comparison of softmax: a picture of the speedups per dtype, the verdicts by family of
     shapes, the baselines, and the pipelines."""
-    everything = load_comparisons()
-    cases = [case for case in everything if case.problem.plain]
+    by_dtype = {dtype: comparison_cases(dtype) for dtype in DTYPES}
+    cases = [case for some in by_dtype.values() for case in some]
     families = {
-        f"{family}, {dtype}": [
-            case for case in cases if case.dtype == dtype and compared_family(case.shape) == family
-        ]
+        f"{family}, {dtype}": [case for case in some if compared_family(case.shape) == family]
         for family in COMPARED_TABLE
-        for dtype in DTYPES
+        for dtype, some in by_dtype.items()
     }
-    chains = {
-        dtype: [one for one in read_if_any(Pipeline) if one.dtype == dtype and one.problem.plain]
-        for dtype in DTYPES
-    }
-    now = versions_of(everything)  # those that `comparison_origin` says
+    chains = {dtype: pipeline_cases(dtype) for dtype in DTYPES}
+    now = versions_of(load_comparisons())  # those that `comparison_origin` says
     older = sum(compared(case.run.versions) != now for case in cases)
     lines = [
         *(
             f"![Speedup over the best baseline, over rows and columns, {dtype}]({named(path)})"
             for dtype, path in pictures.items()
-            if comparison_cases(dtype)
+            if by_dtype[dtype]
         ),
         "",
         *tables(cases, families, chains),
@@ -78,7 +73,7 @@ def comparison_block(pictures: Mapping[str, Path]) -> str:
 
 def around_block() -> str:
     """The same for the other operations, alone and in pipelines."""
-    cases, chains = around_cases(load_comparisons()), by_operation(read_if_any(Pipeline))
+    cases, chains = around_cases(load_comparisons()), by_operation(load_pipelines())
     chains.pop(ALONE, None)
     return "\n".join(tables(cases, by_operation(cases), chains))
 
@@ -266,9 +261,7 @@ def share_cell(case: Comparison, name: str) -> str:
 
 def pipeline_table(groups: Mapping[str, Sequence[Pipeline]]) -> list[str]:
     """The verdicts of each group in each state, the number of cases that must be timed again beside
-    other libraries, and the smallest saving; without cases, a sentence."""
-    if not any(groups.values()):
-        return ["No pipeline is recorded: run make measure ARGS=pipelines."]
+    other libraries, and the smallest saving."""
     rows = []
     for name, group in groups.items():
         for state in STATES:

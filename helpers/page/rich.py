@@ -143,16 +143,14 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list
     return [head.replace("|  |", "| |"), "|---" * len(titles) + "|", *lines]
 
 
-def lines_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table of plain text: titles, then rows, one space between columns.
-
-    A column is a title and how it is aligned, ">8" or "<14"; a cell that is wider pushes the rest
-    of its line to the right. A row may have fewer cells than there are columns.
-    """
-    aligned = [align for _, align in columns]
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table of plain text: the first column left-aligned, the others right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        " ".join(f"{cell:{align}}" for cell, align in zip(cells, aligned, strict=False)).rstrip()
-        for cells in ([title for title, _ in columns], *rows)
+        "  ".join(
+            f"{cell:{'>' if at else '<'}{widths[at]}}" for at, cell in enumerate(row)
+        ).rstrip()
+        for row in rows
     ]
 
 

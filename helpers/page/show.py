@@ -23,6 +23,7 @@ from .rich import (
     Page,
     Piece,
     Rich,
+    aligned,
     escape,
     markdown_table,
     marked,
@@ -131,16 +132,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence], formats: Sequence[str] 
         [cell if isinstance(cell, str) else format(cell, form) for cell, form in pairs]
         for pairs in (zip(row, formats, strict=True) for row in rows)
     ]
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    plain = [
-        "  ".join(f"{cell:{'>' if at else '<'}{widths[at]}}" for at, cell in enumerate(row))
-        for row in (head, *cells)
-    ]
+    plain = aligned([head, *cells])
     if (widest := max(map(len, plain))) > COLUMNS:
         raise ValueError(f"the table is {widest} columns wide, more than {COLUMNS}")
     page = markdown_table([*map(_markdown, head)], [[*map(_markdown, row)] for row in cells])
     page[1] = "|:---" + "|---:" * (len(head) - 1) + "|"
-    Rich("\n".join(line.rstrip() for line in plain), markdown="\n".join(page)).display()
+    Rich("\n".join(plain), markdown="\n".join(page)).display()
 
 
 def _markdown(text: str) -> str:

@@ -171,13 +171,11 @@ def test_every_right_step_is_timed_where_it_was_predicted(monkeypatch) -> None:
 def test_the_table_shows_what_is_timed_here_only_where_a_gpu_is(
     monkeypatch, tmp_path, capsys, live: bool
 ) -> None:
-    Figure, drawn = pytest.importorskip("matplotlib.figure").Figure, []
     for name, replacement in (
         ("BUILD", tmp_path),
         ("describe_mode", lambda: "mode"),
         ("replaying", lambda: not live),
         ("run_notebooks", lambda *_: []),
-        ("series_figure", lambda here: drawn.append([*here]) or Figure()),
         ("check_steps", lambda jobs: {"01_naive": "right"}),
         ("time_steps", lambda verdicts: {"01_naive": made_up.steady("01_naive").headline}),
     ):
@@ -190,7 +188,6 @@ def test_the_table_shows_what_is_timed_here_only_where_a_gpu_is(
     recorded = f"{load_record('01_naive').headline.share:.3f}"
     here = ["0.500", "107374"] if live else []  # half as fast as a copy
     assert row.split() == ["01_naive", "65536", "x", "4096", recorded, *here, "right"]
-    assert drawn == [["01_naive"] if live else []]
 
 
 # ---- Ctrl-C -----------------------------------------------------------------------------------

@@ -87,22 +87,8 @@ def series(shown: Sequence[Record] | None = None, family: str = "long") -> None:
 
     None means the records of the whole series. Raises `ValueError` if none has such cases.
     """
-    figure, pair = _series(records.series() if shown is None else shown, family)
+    figure, pair = figure_of_series(records.series() if shown is None else shown, family)
     style.finish(figure, pair.finding, pair.sentence())
-
-
-def series_figure(here: Mapping[str, Case] | None = None) -> Figure:
-    """The records of the series; live cases (`here`, step -> case) are drawn over them with
-    rings."""
-    figure, _ = _series(records.series(), "long")
-    axes, live = figure.axes[0], [*(here or {}).values()]
-    live = [case for case in live if case.dtype == "float32" and case.family != "few"]
-    for case in live:
-        look = {**style.look(case.step)._asdict(), "linestyle": ""}
-        axes.plot(case.cols, case.share, markersize=10, markeredgecolor="black", **look)
-    if live:
-        axes.set_title("ringed: measured here, now; lines: recorded", fontsize=9.5, loc="right")
-    return figure
 
 
 def eager(dtype: str, family: str, gpu: str) -> list[Case]:
@@ -418,8 +404,8 @@ def _dot_chart(
 # ---- the series ---------------------------------------------------------------------------------
 
 
-def _series(shown: Sequence[Record], family: str) -> tuple[Figure, Pair]:
-    """The figure, and its last step beside its first that is a kernel."""
+def figure_of_series(shown: Sequence[Record], family: str) -> tuple[Figure, Pair]:
+    """The figure of `series`, and its last step beside its first that is a kernel."""
     dtype = "float32"
     shown = [record for record in shown if record.of_family(family, dtype)]
     shown = [one for one in shown if Pair(one, None, dtype, family).ceiling == A_COPY]

@@ -55,22 +55,6 @@ def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, s
     assert [one.get_text() for one in names if one.get_fontweight() == "bold"] == ["07_x"]
 
 
-# ---- the series ---------------------------------------------------------------------------------
-
-
-def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch) -> None:
-    monkeypatch.setattr(records, "series", lambda: [steady("01_x"), steady("02_x")])
-    here = {"02_x": steady("02_x", us=40.0).case(65536, 4096)}
-    here["09_x"] = steady("09_x").of_family("few")[0]  # no figure of the series has it
-    both = step.series_figure(here), step.series_figure()
-    ringed, plain = (
-        [line for line in figure.axes[0].lines if line.get_markeredgecolor() == "black"]
-        for figure in both
-    )
-    (point,) = ringed
-    assert (point.get_xdata()[0], point.get_ydata()[0]) == (4096, here["02_x"].share)
-    assert (point.get_color(), point.get_marker()) == style.look("02_x")[:2]
-    said = ["measured here" in figure.axes[0].get_title("right") for figure in both]
-    assert (said, plain) == ([True, False], [])
+def test_a_series_without_cases_of_a_family_is_refused() -> None:
     with pytest.raises(ValueError, match="no record holds axes cases in float32"):
         draw.series([steady("01_x")], family="axes")
