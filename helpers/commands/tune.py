@@ -7,8 +7,9 @@
 
 For each shape and dtype it tries what the headers leave open of the kernels that suit it best, and
 keeps what is right and faster than the rule's plan beyond the spread in mine/plans, where `choose`
-finds it. Three sizes are outer x dim x inner: softmax along the middle. A shape is kept as soon as
-it is done. At Ctrl-C the best so far is still checked and kept, at a second one it is not.
+finds it, a line per plan: delete the line to drop a plan. Three sizes are outer x dim x inner:
+softmax along the middle. A shape is kept as soon as it is done. At Ctrl-C the best so far is still
+checked and kept, at a second one it is not.
 SOFTMAX_PLANS=0 has `choose` use no such plan.
 """
 
@@ -46,10 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
         todo = asked_for(options)
         if options.show:
             return show()
-        if options.forget:
-            if not todo and (options.features or options.operation != SOFTMAX.name):
-                raise ValueError("--forget of an operation or of features wants shapes")
-            return forget(todo)
         if not gpu.has_gpu():
             raise ValueError("plans are tuned on a GPU, and CuPy finds none here")
         read_plans(gpu.gpu_folder(gpu.gpu_name()))  # raises before anything is timed
@@ -141,28 +138,13 @@ def show() -> int:
     """Print what was tuned, on every GPU."""
     for folder in tuned_gpus():
         plans = read_plans(folder)
-        print(f"{folder}: {len(plans)} plans")
+        print(f"{plans_path(folder)}: {len(plans)} plans")
         for plan in plans:
             print(f"  {name_of(plan.problem)}, {plan.run.utc[:10]}: {described(plan)}")
             if reason := out_of_date(plan, plan.run.gpu):
                 print(f"    not used: {reason}")
     if not tuned_gpus():
         print("nothing was tuned yet")
-    return 0
-
-
-def forget(problems: list[Problem]) -> int:
-    """Take the plans for these away, all of them if none is given."""
-    for folder in tuned_gpus():
-        path = plans_path(folder)
-        if not problems:  # a damaged file too
-            path.unlink()
-            print(f"{path} is gone")
-            continue
-        plans = read_plans(folder)
-        kept = [plan for plan in plans if plan.problem not in problems]
-        write_plans(folder, kept)
-        print(f"{folder}: {len(plans) - len(kept)} of {len(plans)} plans are forgotten")
     return 0
 
 
@@ -197,10 +179,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     help = "for all shapes together (5)"
     parser.add_argument("--minutes", type=minutes, default=5.0, metavar="M", help=help)
     parser.add_argument("--show", action="store_true", help="print what was tuned; time nothing")
-    help = "take away what was tuned at these shapes and dtypes, or all of it"
-    parser.add_argument("--forget", action="store_true", help=help)
     options = parser.parse_args(arguments)
-    if not (options.shapes or options.show or options.forget):
+    if not (options.shapes or options.show):
         parser.error("name a shape, as in 8192x50257")
     return options
 
