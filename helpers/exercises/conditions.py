@@ -70,7 +70,7 @@ compiles = of_runs("it compiles")(lambda run: "")  # compiler errors are raised
 
 def _bug(run: Execution) -> str:
     findings = run.trace.findings
-    return of_finding(worst(findings), run.trace, run.file) if findings else ""
+    return of_finding(worst(findings), run.file) if findings else ""
 
 
 no_bug = of_runs("it terminates, and the SIMT machine reports no error")(_bug)
@@ -317,7 +317,7 @@ def waits_for_messages(attempt: Attempt, _: Shapes) -> str:
         return "A block continued although the other blocks of its row had not started"
     if "waits for a store" in alone.findings[0].message:
         return ""
-    return f"With the other blocks late, {of_finding(alone.findings[0], alone, attempt.file)}"
+    return f"With the other blocks late, {of_finding(alone.findings[0], attempt.file)}"
 
 
 def empties_slots(received: list[int], sent: list[int]) -> Condition:
@@ -392,7 +392,6 @@ def _line_with(pattern: str, attempt: Attempt) -> int:
 
 # Barriers first: divergent threads cause races and wrong reads.
 FIRST = ("barrier", "lane", "hang", "out-of-bounds", "misaligned")
-BARRIER = re.compile(r"(cluster )?barrier (in divergent|after an early|that never)")
 
 
 def worst(findings: Findings) -> Finding:
@@ -405,53 +404,14 @@ def worst(findings: Findings) -> Finding:
     return min(findings, key=rank)
 
 
-def of_finding(finding: Finding, trace: Trace, file: str) -> str:
-    """One sentence about a bug in a trace; `file` is the learner's."""
+def of_finding(finding: Finding, file: str) -> str:
+    """A diagnostic of the machine as a sentence; `file` is the learner's."""
     own = finding.file == PurePath(file).name
     where = f"line {finding.line}" if own else f"{finding.file}:{finding.line}"
-    kind, message = finding.kind, finding.message
-    if barrier := BARRIER.match(kind):
-        group = "cluster" if barrier[1] else "block"
-        return (
-            f"{where}: not all threads of the {group} reach this barrier. Is it inside an "
-            "`if`, in a loop that some threads leave earlier, or after a `return`?"
-        )
-    if kind == "lane missing from a warp operation":
-        return (
-            f"{where}: not all lanes that the mask names execute this exchange. Some have "
-            "returned, or an `if` or a loop excludes them"
-        )
-    if kind == "hang" and "waits for a store" in message:
-        return (
-            f"{where}: this waits forever for a value that is never stored. Is it sent before any "
-            "thread waits, and to the address that is polled?"
-        )
-    if kind == "hang":
-        where = f"line {_loop(finding, trace)}" if own else where
-        waits = "volatile" in message and "workspace" in trace.code
-        return f"the loop at {where} never ends: does something in it change its condition? " + (
-            "Only a volatile load is repeated." if waits else "(Or it does far too much.)"
-        )
-    if kind == "read of unwritten shared memory":
-        return f"{where} reads shared memory that no thread has written"
+    if finding.kind == "hang" and "waits for a store" not in finding.message:
+        return f"{where}: this loop never ends, or does far too much: does its condition change?"
     place = f"block {finding.block[0]}, thread {finding.thread[0]}"
-    return f"{where}: {kind}: {message} (first in {place})"
-
-
-def _loop(hang: Finding, trace: Trace) -> int:
-    """The first line of the loop that a jump closes. The jump itself may have the line of a
-    function that was inlined at the end of the loop."""
-    text = trace.own_lines()
-    kernel = next(number for number, line in text.items() if "__global__" in line)
-    label = re.search(r"\$L\w+", hang.ptx)
-    ptx = trace.ptx.split("\n")
-    jumps = [number for number, line in enumerate(ptx) if label and label[0] in line]
-    inside = ptx[jumps[0] : jumps[-1]] if jumps else []
-    locations = [line for line in inside if line.strip().startswith(".loc")]
-    numbers = re.findall(r"(?:\.loc|inlined_at)\s+1\s+(\d+)", "\n".join(locations))
-    first = min((n for n in map(int, numbers) if n > kernel), default=hang.line)
-    above = (n for n in range(first, kernel, -1) if re.search(r"\b(for|while|do)\b", text[n]))
-    return next(above, hang.line)
+    return f"{where}: {finding.kind}: {finding.message} (first in {place})"
 
 
 def of_compiler(log: str) -> str:

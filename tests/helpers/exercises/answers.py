@@ -3,7 +3,7 @@ edits of the solution, and if it is wrong what the verdict has to say.
 
     === 00_copy_a_row: no step
     - col += blockDim.x
-    ? the loop at line 22 never ends
+    ? line 22: this loop never ends
 
 Lines after `-` are a piece of the solution, which the lines after `+` replace everywhere; more such
 pairs may follow. The line after `?` is a regular expression.
