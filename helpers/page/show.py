@@ -314,31 +314,21 @@ def _statements_on(condition: str, text: _Text) -> Iterator[int]:
     """Places of statements that do nothing where C, the `condition`, is false, with the comment
     and the pragma above them: `if (C)`, `if (C && ...)`, `for (...; C && ...; ...)`.
 
-    They begin and end with a line; one that has an `else` does something.
+    They end where the indentation does; one that has an `else` does something.
     """
-    code = "\n".join(text.code)
-    begins = rf"^ *(?:if \(|for \([^;()]*; )(?:{re.escape(condition)})(?: &&|\))"
-    for begin in re.finditer(begins, code, re.MULTILINE):
-        end = _end_of_statement(code, begin.end())
-        after = code[end:]
-        if re.match(r"[^\n]*\S", after) or re.match(r"\s*else\b", after):
+    begins = re.compile(rf"( +)(?:if \(|for \([^;()]*; )(?:{re.escape(condition)})(?: &&|\))")
+    for at, line in enumerate(text.code):
+        if not (begin := begins.match(line)):
             continue
-        at = code.count("\n", 0, begin.start())
-        until = code.count("\n", 0, end)
+        inside = re.compile(rf"{begin[1]}( +\S|\}}$)|#|$")
+        until = next(n for n in range(at + 1, len(text.lines)) if not inside.match(text.lines[n]))
+        if re.match(r"\s*(\} )?else\b", text.code[until]):
+            continue
         while re.match(r"\s*(//|#pragma)", text.lines[at - 1]):
             at -= 1
-        yield from range(at, until + 1)
-
-
-def _end_of_statement(code: str, at: int) -> int:
-    """Behind the statement whose condition goes on at `at`: its `;`, or the end of its block."""
-    depth = 1  # of parentheses and braces: `at` is inside those of the condition
-    depth -= code[at - 1] == ")"
-    for place in range(at, len(code)):
-        depth += (code[place] in "({") - (code[place] in ")}")
-        if not depth and code[place] in ";}":
-            return place + 1
-    return len(code)
+        while re.match("#|$", text.lines[until - 1]):  # those of the next statement
+            until -= 1
+        yield from range(at, until)
 
 
 # ---- text -------------------------------------------------------------------------------------
