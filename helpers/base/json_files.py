@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import types
 import typing
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -140,44 +139,46 @@ def typed(path: Path | str, value: object, kind: Any) -> Any:
     Raises `ValueError` with location, key, value and the expected type.
     """
     try:
-        return _reader(kind)(value)
+        return _read(kind, value)
     except Unfit as error:
         key = "".join(map(_key, reversed(error.path))).removeprefix(".")
         where = path if isinstance(path, str) else named(path)
         raise ValueError(f"{where}: {key or 'the object'} {error.problem}") from None
 
 
-Reader = Callable[[Any], Any]
-
-
-@functools.cache
-def _reader(kind: Any) -> Reader:
-    """Return the function that validates a JSON value against a type; it raises `Unfit`."""
+def _read(kind: Any, value: Any) -> Any:
+    """Return what `typed` returns; raise `Unfit`."""
+    if type(kind) is type and kind in NAMES:
+        return _of(kind, value)
+    if musts := getattr(kind, "__metadata__", None):  # of `Annotated`
+        value = _read(kind.__origin__, value)
+        for must in musts:
+            if not must.holds(value):
+                raise _not(value, must.be)
+        return value
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated:
-        return _narrowed(_reader(inner[0]), inner[1:])
     if origin in (types.UnionType, typing.Union):
-        other = _reader(next(one for one in inner if one is not type(None)))
-        return lambda value: None if value is None else other(value)
+        return None if value is None else _read(inner[0], value)
     if origin is list:
-        item = _reader(inner[0])
-        return lambda value: _each(itertools.repeat(item), _of(list, value))
+        return [_part(inner[0], one, number) for number, one in enumerate(_of(list, value))]
     if origin is dict:
-        item = _reader(inner[1])
-        return lambda value: {n: _inner(item, one, n) for n, one in _of(dict, value).items()}
+        return {name: _part(inner[1], one, name) for name, one in _of(dict, value).items()}
     if origin is tuple:
-        long = Must(f"a list of {len(inner)}", lambda value: len(value) == len(inner))
-        items, whole = tuple(map(_reader, inner)), _narrowed(_reader(list), (long,))
-        return lambda value: _each(items, whole(value))
+        if len(_of(list, value)) != len(inner):
+            raise _not(value, f"a list of {len(inner)}")
+        return [_part(inner[number], one, number) for number, one in enumerate(value)]
     if of_json := getattr(kind, "of_json", None):
-        fields_type = typing.get_type_hints(of_json, include_extras=True)["fields"]
-        return _built(_reader(fields_type), of_json)
-    if dataclasses.is_dataclass(kind):
-        build = _built(_object(kind, others=False), lambda made: kind(**made))
-        return lambda value: value if isinstance(value, kind) else build(value)
-    if typing.is_typeddict(kind):
-        return _object(kind, others=True)
-    return functools.partial(_of, kind)
+        value, build = _read(_hints(of_json)["fields"], value), of_json
+    elif typing.is_typeddict(kind):
+        return _object(kind, value)
+    elif isinstance(value, kind):
+        return value
+    else:
+        value, build = _object(kind, value), lambda fields: kind(**fields)
+    try:
+        return build(value)
+    except ValueError as error:
+        raise Unfit(f"is refused: {error}") from None
 
 
 NAMES = {float: "a number", int: "an integer", str: "a string", bool: "true or false"}
@@ -193,72 +194,36 @@ def _of(kind: type, value: Any) -> Any:
     return value
 
 
-def _built(read: Reader, build: Callable[[Any], Any]) -> Reader:
-    """Read a value and pass it to `build`, whose `ValueError` becomes `Unfit`."""
-
-    def built(value: Any) -> Any:
-        value = read(value)
-        try:
-            return build(value)
-        except ValueError as error:
-            raise Unfit(f"is refused: {error}") from None
-
-    return built
-
-
-def _narrowed(read: Reader, musts: tuple[Must, ...]) -> Reader:
-    def narrowed(value: Any) -> Any:
-        value = read(value)
-        for must in musts:
-            if not must.holds(value):
-                raise _not(value, must.be)
-        return value
-
-    return narrowed
-
-
-def _inner(read: Reader, value: Any, key: str | int) -> Any:
+def _part(kind: Any, value: Any, key: str | int) -> Any:
     """Read a part of a value; an error gets its key or index."""
     try:
-        return read(value)
+        return _read(kind, value)
     except Unfit as error:
         error.path.append(key)
         raise
 
 
-def _each(reads: Iterable[Reader], items: Sequence) -> list:
-    """Read each item of a list with its reader."""
-    pairs = zip(reads, enumerate(items), strict=False)
-    return [_inner(read, item, number) for read, (number, item) in pairs]
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not ClassVar}
 
 
-def _object(kind: Any, others: bool) -> Reader:
-    """Read an object with the fields of a class, and with `others` if allowed. Field types are
-    resolved on the first read, because one may name a class that is defined further down."""
-
-    @functools.cache
-    def fields() -> tuple[Mapping[str, Reader], Collection[str]]:
-        hints = typing.get_type_hints(kind, include_extras=True)
-        own = {n: hint for n, hint in hints.items() if typing.get_origin(hint) is not ClassVar}
-        required = getattr(kind, "__required_keys__", None)
-        if required is None:
-            every, missing = dataclasses.fields(kind), dataclasses.MISSING
-            required = [f.name for f in every if f.default is f.default_factory is missing]
-        return {name: _reader(hint) for name, hint in own.items()}, required
-
-    def read(value: Any) -> dict:
-        readers, required = fields()
-        given = _of(dict, value)
-        if missing := [name for name in readers if name in required and name not in given]:
-            raise Unfit(f"lacks {missing[0]}")
-        if not others and (unknown := [name for name in given if name not in readers]):
-            raise Unfit(f"has a key {unknown[0][:40]!r}, which this version does not know")
-        return {
-            name: _inner(readers[name], one, name) if name in readers else one
-            for name, one in given.items()
-        }
-
-    return read
+def _object(kind: Any, value: Any) -> dict:
+    """Read an object with the fields of a class; only a `TypedDict` may have others."""
+    hints, value = _hints(kind), _of(dict, value)
+    required, unknown = getattr(kind, "__required_keys__", None), []
+    if required is None:
+        every, missing = dataclasses.fields(kind), dataclasses.MISSING
+        required = [one.name for one in every if one.default is one.default_factory is missing]
+        unknown = [name for name in value if name not in hints]
+    if missing := [name for name in hints if name in required and name not in value]:
+        raise Unfit(f"lacks {missing[0]}")
+    if unknown:
+        raise Unfit(f"has a key {unknown[0][:40]!r}, which this version does not know")
+    return {
+        name: _part(hints[name], one, name) if name in hints else one for name, one in value.items()
+    }
 
 
 def _key(name: str | int) -> str:
