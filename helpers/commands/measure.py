@@ -34,7 +34,7 @@ from ..measure.profiling import FILES, run_kernels, update
 from ..measure.records import Case, takes
 from ..measure.samples import ratio
 from ..measure.side_by_side import ComparisonTask, Draw, PipelineTask
-from ..measure.tuning import PROTOCOL, Compilers, GridPoint, Timer, grid, starts, tuned
+from ..measure.tuning import PROTOCOL, GridPoint, Lab, grid, starts, tuned
 from ..page.comparison_text import unseen_lines
 from ..problem.problem import DTYPES, Problem
 from ..problem.shapes import (
@@ -162,8 +162,7 @@ class TuningTask(CampaignTask):
 
     point: GridPoint
     run: Run
-    timer: Timer
-    compilers: Compilers
+    lab: Lab
     points: deque[GridPoint]
 
     def __str__(self) -> str:
@@ -177,11 +176,11 @@ class TuningTask(CampaignTask):
         """Begin to compile the trials of the next points."""
         for _ in range(min(count, len(self.points))):
             problem = self.points.popleft().problem
-            self.compilers.begin(problem, starts(problem, self.run.gpu))
+            self.lab.begin(problem, starts(problem, self.run.gpu))
 
     def measure(self) -> list[Tuned]:
         self.prepare(1)
-        return [tuned(self.point, self.run, self.timer, self.compilers)]
+        return [tuned(self.point, self.run, self.lab)]
 
     def lines(self, found: Sequence[Tuned]) -> Iterator[str]:
         for line in found:
@@ -206,17 +205,14 @@ def tune_grid(options: argparse.Namespace) -> int:
     }
     campaign.order = [*at]
     fitting = {*bench.shapes_that_fit([problem.shape for problem in at])}
-    timer, compilers, ahead = Timer(), Compilers(), deque()
     points = [point for point in grid() if point.problem.shape in fitting]
-    tasks = campaign.due(TuningTask(point, run, timer, compilers, ahead) for point in points)
-    ahead.extend(task.point for task in tasks)
-    try:
+    with Lab() as lab:
+        ahead: deque[GridPoint] = deque()
+        tasks = campaign.due(TuningTask(point, run, lab, ahead) for point in points)
+        ahead.extend(task.point for task in tasks)
         for task in tasks[:1]:
             task.prepare(AHEAD)
         return campaign.complete(tasks)
-    finally:
-        compilers.close()
-        timer.close()
 
 
 # ---- comparison ---------------------------------------------------------------------------------

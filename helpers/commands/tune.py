@@ -19,7 +19,6 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Callable
 
 from ..base import gpu
 from ..catalogue.dispatch import RANKINGS, as_ranked, best, candidates, out_of_date
@@ -27,7 +26,7 @@ from ..catalogue.store import Run, utc_now
 from ..catalogue.tuned import Tuned, plans_path, read_plans, tuned_gpus, write_plans
 from ..measure import bench, campaign
 from ..measure.samples import ratio
-from ..measure.tuning import Compilers, GridPoint, Search, Timer
+from ..measure.tuning import GridPoint, Lab, Search
 from ..problem.operations import SOFTMAX
 from ..problem.problem import DTYPES, Problem
 from ..problem.shapes import name_of
@@ -55,20 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     todo = bench.that_fit(todo)
     run, failed = Run(gpu.describe_device(), gpu.describe_versions(), utc_now(), bench.PROTOCOL), 0
-    timer, compilers = Timer(), Compilers()
-    try:
+    with Lab() as lab:
         for number, problem in enumerate(todo):
             now = time.perf_counter()
             share = (began + 60 * options.minutes - now) / (len(todo) - number)
-            until = now + SEARCHED * share
             try:
-                tune(problem, timer, compilers, until, run)
+                tune(problem, lab, now + SEARCHED * share, run)
             except (campaign.Failure, ValueError) as failure:  # ValueError: no kernel takes it
                 failed += 1
                 print(f"{name_of(problem)}: {failure}", file=sys.stderr, flush=True)
-    finally:
-        compilers.close()
-        timer.close()
     return 1 if failed else 0
 
 
@@ -79,13 +73,7 @@ def asked_for(options: argparse.Namespace) -> list[Problem]:
     return [as_ranked(Problem(r, c, dtype, inner, **of)) for (r, c, inner), dtype in every]
 
 
-def tune(
-    problem: Problem,
-    timer: Callable,
-    reasons: Callable,
-    until: float,
-    run: Run,
-) -> None:
+def tune(problem: Problem, lab: Lab, until: float, run: Run) -> None:
     """Search at one problem until that time, and keep what is faster. Raises `Failure` if the
     rule's plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
     folder = gpu.gpu_folder(run.device["name"])
@@ -103,7 +91,7 @@ def tune(
     first += [plans[problem].trial] if problem in plans else []
     starts = [*dict.fromkeys(first)]
     left = lambda: until - time.perf_counter()  # noqa: E731
-    search = Search(problem, run.gpu, starts, timer, reasons, True, left, say)
+    search = Search(problem, run.gpu, starts, lab, True, left, say)
     print(f"{name_of(problem)}: the rule's plan is {search.rule}", flush=True)
     stopped = None
     try:

@@ -156,16 +156,14 @@ class GridPoint(NamedTuple):
 
 @dataclass
 class Search:
-    """The search at one problem. The first of `starts` is the rule's plan. `time(problem, trials,
-    few)` returns the case of each trial or raises `Failure`; `reasons(problem, trials)` says why
-    some are not worth timing; `left()` returns the remaining seconds; `say()` is called after each
-    batch. A quick search tries the starts and the best of them together; a thorough one goes on."""
+    """The search at one problem. The first of `starts` is the rule's plan; `lab` compiles and times
+    trials; `left()` returns the remaining seconds; `say()` is called after each batch. A quick
+    search tries the starts and the best of them together; a thorough one goes on."""
 
     problem: Problem
     gpu: Gpu
     starts: Sequence[str]
-    time: Callable[[Problem, Sequence[str], int], dict[str, Timed]]
-    reasons: Callable[[Problem, Sequence[str]], Mapping[str, str]]
+    lab: Lab
     thorough: bool = False
     left: Callable[[], float] = lambda: math.inf
     say: Callable[[], None] = lambda: None
@@ -257,7 +255,7 @@ class Search:
         if not trials:
             return
         began, timed_before = self.left(), bool(self.scores)
-        reasons = self.reasons(self.problem, trials)
+        reasons = self.lab.reasons(self.problem, trials)
         if reasons.get(self.rule):
             raise Failure(reasons[self.rule], self.rule)
         self.passed.update(reason.partition(":")[0] for reason in reasons.values() if reason)
@@ -272,7 +270,7 @@ class Search:
     def _cases(self, trials: Sequence[str], few: int) -> dict[str, Timed]:
         """The cases of the trials that can be timed and are right, the rule's plan first."""
         try:
-            cases = self.time(self.problem, trials, few)
+            cases = self.lab.time(self.problem, trials, few)
             found = {trial: cases[trial] for trial in trials}
             self.cases.update(found)
             return found
@@ -323,27 +321,6 @@ def timed(job: tuple[Problem, Sequence[str], int]) -> dict[str, Timed]:
     return bench.measure(makers, problem, few)
 
 
-class Timer:
-    """Times batches in a process of its own, because a trial may fail in any way."""
-
-    def __init__(self):
-        self.worker = campaign.Worker(timed)
-
-    def __call__(self, problem: Problem, names: Sequence[str], few: int) -> dict[str, Timed]:
-        self.worker.give((problem, tuple(names), few))
-        try:
-            result = self.worker.result()
-        except BaseException:  # for example Ctrl-C: a trial may never end
-            self.close()
-            raise
-        if isinstance(result, Failure):
-            raise result
-        return result
-
-    def close(self) -> None:
-        self.worker.end()
-
-
 def look(trial: str, problem: Problem) -> str:
     """Compile a trial into CuPy's cache. Returns why it is not worth timing, or ""."""
     try:
@@ -358,11 +335,20 @@ def look(trial: str, problem: Problem) -> str:
     return "no room for a cluster" if attributes.get("active_clusters") == 0 else ""
 
 
-class Compilers:
-    """Compiles trials in several processes."""
+class Lab:
+    """Compiles trials in several processes, and times them in another one, because a trial may fail
+    in any way. A context manager that ends these processes."""
 
     def __init__(self):
+        self._timer = campaign.Worker(timed)
         self._begin()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._timer.end()
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -371,7 +357,7 @@ class Compilers:
         self._looks: dict[tuple[Problem, str], Future] = {}
 
     def begin(self, problem: Problem, trials: Sequence[str]) -> None:
-        """Begin to compile trials that are asked for later."""
+        """Begin to compile trials whose `reasons` are asked for later."""
         for trial in trials:
             if (problem, trial) not in self._looks:
                 try:
@@ -381,7 +367,7 @@ class Compilers:
                     look_at = self._pool.submit(look, trial, problem)
                 self._looks[problem, trial] = look_at
 
-    def __call__(self, problem: Problem, trials: Sequence[str]) -> dict[str, str]:
+    def reasons(self, problem: Problem, trials: Sequence[str]) -> dict[str, str]:
         """Compile trials; returns for each why it is not worth timing, or ""."""
         try:
             self.begin(problem, trials)
@@ -390,8 +376,18 @@ class Compilers:
             self._begin()
             return {}
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def time(self, problem: Problem, names: Sequence[str], few: int) -> dict[str, Timed]:
+        """Return the case of each trial; raise what `bench.measure` raises, and `Failure` without a
+        culprit if the process ended."""
+        self._timer.give((problem, tuple(names), few))
+        try:
+            result = self._timer.result()
+        except BaseException:  # for example Ctrl-C: a trial may never end
+            self._timer.end()
+            raise
+        if isinstance(result, Failure):
+            raise result
+        return result
 
 
 # ---- the shipped table --------------------------------------------------------------------------
@@ -462,11 +458,10 @@ def starts(problem: Problem, gpu: Gpu) -> list[str]:
     return [rule, *others, *neighbours(problem, gpu, rule)]
 
 
-def tuned(point: GridPoint, run: Run, time: Callable, reasons: Callable) -> Tuned:
-    """Search at a point; `time` and `reasons` are those of `Search`. Raises `Failure` if the rule's
-    plan cannot be timed."""
+def tuned(point: GridPoint, run: Run, lab: Lab) -> Tuned:
+    """Search at a point. Raises `Failure` if the rule's plan cannot be timed."""
     problem = point.problem
-    search = Search(problem, run.gpu, starts(problem, run.gpu), time, reasons)
+    search = Search(problem, run.gpu, starts(problem, run.gpu), lab)
     search.run()
     return search.line(point, search.verdict([CONFIRM], 1, LEAST_SPEEDUP) or search.rule, run)
 

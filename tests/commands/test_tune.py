@@ -26,30 +26,27 @@ def us(plan: Plan) -> float:
     return 20.0 if plan.macros.get("LANES") == 16 and "WIDTH" not in plan.macros else 21.0
 
 
-class Machine:
+class Machine(MadeUp):
     """A computer with a GPU where short rows are faster with half the lanes."""
 
     def __init__(self, folder: Path):
-        self.time = MadeUp(us, SHORT)
+        super().__init__(us, SHORT)
         self.path, self.stop_at = folder / "plans" / f"{FOLDER}.jsonl", -1
         self.stops, self.fails = 1, 0  # how often it is interrupted there; rows that fail
 
-    def __call__(self, problem, names, few):
-        if len(self.time.asked) == self.stop_at and self.stops:
+    def time(self, problem, names, few):
+        if len(self.asked) == self.stop_at and self.stops:
             self.stops -= 1
             raise KeyboardInterrupt
         if problem.rows == self.fails:
             raise Failure("out of memory", names[0])
-        return self.time(problem, names, few)
-
-    def close(self) -> None: ...
+        return super().time(problem, names, few)
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
     monkeypatch.delenv(tuned.SWITCH, raising=False)
-    compilers = type("Compilers", (), {"__call__": lambda *_: {}, "close": lambda self: None})
     on_a_gpu(
         *(tmp_path / "records", monkeypatch),
         (paths, "MINE", tmp_path),
@@ -57,8 +54,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         (tuned, "replaying", lambda: False),
         (dispatch, "gpu_for_plans", lambda: H200),
         (gpu, "gpu_name", lambda: DEVICE["name"]),
-        (command, "Timer", lambda: made),
-        (command, "Compilers", compilers),
+        (command, "Lab", lambda: made),
     )
     return made
 
@@ -142,7 +138,7 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
 
 
 def test_a_plan_is_of_its_matrix_alone_where_rows_are_no_whole_packs(machine) -> None:
-    machine.time.us = lambda plan: 20.0 - (plan.block == 128) - 5 * ("ITEMS" not in plan.macros)
+    machine.us = lambda plan: 20.0 - (plan.block == 128) - 5 * ("ITEMS" not in plan.macros)
     assert choose(65536, 31).startswith("11_short_rows") and command.main(["65536x31"]) == 0
     assert choose(65536, 31).startswith("07_warp")
     for other in ({"x_stride": 36, "y_stride": 36}, {"aligned": False}, {"alike": False}):
@@ -157,7 +153,7 @@ def test_a_damaged_file_is_named_and_no_plan_of_it_is_used(machine, damage, caps
     for arguments in (["--show"], [SHAPE, *BF16]):
         assert command.main(arguments) == 1
         assert capsys.readouterr().err.startswith(f"plans/{FOLDER}.jsonl")
-    assert not machine.time.asked and machine.path.read_text() == damage
+    assert not machine.asked and machine.path.read_text() == damage
 
 
 def test_several_shapes_are_kept_side_by_side(machine) -> None:
@@ -168,7 +164,7 @@ def test_several_shapes_are_kept_side_by_side(machine) -> None:
 
 
 def test_nothing_faster_keeps_nothing(machine, capsys) -> None:
-    machine.time.us = lambda plan: 20.0
+    machine.us = lambda plan: 20.0
     assert command.main([SHAPE, *BF16]) == 0
     assert not machine.path.exists()
     assert "nothing is faster than 10_sixteen_bit beyond the spread" in capsys.readouterr().out
@@ -180,9 +176,9 @@ def test_ctrl_c_keeps_what_was_found_and_a_second_one_does_not(machine, capsys) 
         command.main([SHAPE, "32768x512", *BF16])
     assert "Ctrl-C again" in capsys.readouterr().out
     assert [plan.trial for plan in tuned.read_plans(FOLDER)] == [FAST]
-    assert all(few == 0 for _, few in machine.time.asked[2:]), "no further batch"
+    assert all(few == 0 for _, few in machine.asked[2:]), "no further batch"
     machine.path.unlink()
-    machine.time.asked.clear()
+    machine.asked.clear()
     machine.stop_at, machine.stops = 2, 2
     with pytest.raises(KeyboardInterrupt):
         command.main([SHAPE, *BF16])
@@ -209,7 +205,7 @@ BACKWARD = ["4096x8192", "--operation", "softmax_backward", "--features", "LOG=1
 
 
 def test_a_gradient_is_tuned_and_chosen_for_that_operation_alone(machine, capsys) -> None:
-    machine.time.us = lambda plan: 20.0 - (plan.block == 128) - 5 * plan.macros["LOG"]
+    machine.us = lambda plan: 20.0 - (plan.block == 128) - 5 * plan.macros["LOG"]
     asked = {"operation": "softmax_backward", "features": {"LOG": 1}}
     assert choose(4096, 8192, **asked) == "14_backward-LOG1"
     assert command.main(BACKWARD) == 0
@@ -218,7 +214,7 @@ def test_a_gradient_is_tuned_and_chosen_for_that_operation_alone(machine, capsys
     assert plan.problem == Problem(4096, 8192, **asked)
     assert choose(4096, 8192, **asked) == plan.trial
     assert "LOG1" in plan.trial and plan.kernels[plan.trial]["launch"]["block"] == 128
-    assert not any("LOG0" in name or "FROM_X" in name for name in machine.time.trials)
+    assert not any("LOG0" in name or "FROM_X" in name for name in machine.trials)
     taken, rule = why(4096, 8192, **asked).splitlines()
     assert taken.startswith(f"{plan.trial}: tuned here on 20")
     assert rule.startswith("not 14_backward-LOG1 (both rows") and rule.endswith("rule's plan")
@@ -234,7 +230,7 @@ def test_a_gradient_is_tuned_and_chosen_for_that_operation_alone(machine, capsys
 
 
 def test_another_axis_is_three_sizes(machine) -> None:
-    machine.time.us = lambda plan: 20.0 - (plan.macros.get("TILE") == 16)
+    machine.us = lambda plan: 20.0 - (plan.macros.get("TILE") == 16)
     assert choose(64 * 128, 512, inner=128) == "13_any_axis"
     assert command.main(["64x512x128"]) == 0
     (plan,) = tuned.read_plans(FOLDER)
@@ -257,4 +253,4 @@ def test_another_axis_is_three_sizes(machine) -> None:
 )
 def test_what_cannot_be_tuned_is_refused_by_name(machine, arguments, said, capsys) -> None:
     assert command.main(arguments) == 1
-    assert capsys.readouterr().err.startswith(said) and not machine.time.asked
+    assert capsys.readouterr().err.startswith(said) and not machine.asked

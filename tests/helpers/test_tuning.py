@@ -14,7 +14,7 @@ from helpers.measure import tuning
 from helpers.measure.bench import COPY
 from helpers.measure.campaign import Failure
 from helpers.measure.records import Timed
-from helpers.measure.tuning import Search, knobs, look
+from helpers.measure.tuning import Lab, Search, knobs, look
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 
@@ -22,7 +22,7 @@ WHERE = Problem(65536, 4096)
 SHORT = Problem(65536, 512, "bfloat16")
 
 
-class MadeUp:
+class MadeUp(Lab):
     """Times of kernels that nobody ran: `us` of a plan, with noise; `wrong` trials, and `deadly`
     ones that end their process and name nobody."""
 
@@ -32,8 +32,13 @@ class MadeUp:
         self.first = 2.0  # seconds of the first batch
         self.wrong: set[str] = set()
         self.deadly: set[str] = set()
+        self.reasons = lambda problem, trials: {}
 
-    def __call__(self, problem: Problem, names: Sequence[str], few: int) -> dict[str, Timed]:
+    def begin(self, *_) -> None: ...
+
+    def __exit__(self, *_) -> None: ...
+
+    def time(self, problem: Problem, names: Sequence[str], few: int) -> dict[str, Timed]:
         self.seconds += 2 if self.asked else self.first
         self.asked.append((tuple(names), few))
         if self.deadly & {*names}:
@@ -50,16 +55,14 @@ class MadeUp:
         copy = series(took[COPY])
         return {name: Timed({}, series(us), copy, 50) for name, us in took.items()}
 
-    def close(self) -> None: ...
-
     @property
     def trials(self) -> set[str]:
         return {name for names, _ in self.asked for name in names[1:]}
 
 
-def search(time: MadeUp, *starts: str, seconds: float = 1e6, reasons=lambda *_: {}) -> Search:
+def search(time: MadeUp, *starts: str, seconds: float = 1e6) -> Search:
     left = lambda: seconds - time.seconds  # noqa: E731
-    return Search(time.where, H200, starts, time, reasons, True, left)
+    return Search(time.where, H200, starts, time, True, left)
 
 
 def verdict(found: Search, rounds: Sequence[int] = ROUNDS) -> str | None:
@@ -124,7 +127,8 @@ def test_refused_trials_are_counted_and_not_timed() -> None:
         return {trial: "spills" for trial in trials if "THREADS" in trial}
 
     time = MadeUp(planted)
-    found = search(time, "08_cluster", reasons=reasons)
+    time.reasons = reasons
+    found = search(time, "08_cluster")
     found.run()
     assert found.passed["spills"] > 5 and not any("THREADS" in name for name in time.trials)
     assert load(found.best).at(WHERE, H200).plan.cluster == 8

@@ -79,15 +79,12 @@ def test_after_an_error_that_breaks_its_gpu_the_rest_is_done_in_a_new_process(mo
 
 def test_a_batch_that_ends_its_process_is_a_failure_and_the_next_has_a_new_one(monkeypatch) -> None:
     monkeypatch.setattr(tuning, "timed", first_name)
-    timer = tuning.Timer()
-    try:
+    with tuning.Lab() as lab:
         for names in (["die"], ["blame"]):
             with pytest.raises(Failure, match="status 3|07_warp: wrong result"):
-                timer(None, names, 0)
-        first, second = (timer(None, ["a"], 0) for _ in range(2))
+                lab.time(None, names, 0)
+        first, second = (lab.time(None, ["a"], 0) for _ in range(2))
         assert first[0] == "a" and first[2] == second[2] != os.getpid()
-    finally:
-        timer.close()
 
 
 def test_names_of_gpus(monkeypatch) -> None:
