@@ -29,7 +29,6 @@ from ..measure.comparison import (
     TOLERANCE,
     Unseen,
     around_cases,
-    best_copies,
     best_copy,
     comparison_cases,
     load_comparisons,
@@ -158,7 +157,7 @@ def measured_line(step: str) -> str:
     )
     share = "" if beside == step.removeprefix("variants/") else f", {case.share:.2f} of {beside}"
     if share and round(case.share, 2) > 1 and not step.startswith(COPIES):
-        best = best_copy(best_copies(), case)
+        best = best_copy(case)
         share += f" (best copy {best:.2f})" if best and record.is_current() else ""
     label = record.label.removeprefix("NVIDIA ")
     label = label if record.is_current() else f"earlier, {label}"
@@ -238,12 +237,11 @@ def steps_block() -> str:
         "| step | notebook | rows x columns | GB/s | × copy | best copy | predicted |",
         "|---|---|---|---|---|---|---|",
     ]
-    copies = best_copies()
     shown = [load_record("00_copy"), *recorded_steps()]
     for record in shown:
         case = record.headline
         mark = "" if record.is_current() else "*"
-        best = best_copy(copies, case)
+        best = best_copy(case)
         lines.append(
             f"| {step_link(record.step)} | {notebook_link(record.step)} "
             f"| {case.at.place()} | {case.gbps:.0f} "

@@ -10,6 +10,7 @@ drawn at random `unseen.jsonl`.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import textwrap
@@ -120,14 +121,10 @@ class Comparison(AtProblem):
         return self.beside(name).share
 
     @property
-    def best_copy(self) -> str:
-        """The fastest copy, the plain one or another."""
-        copies = {COPY: self.copy_samples_us, **self.copies_us}
-        return min(copies, key=lambda name: statistics.median(copies[name]))
-
-    def share_of_copy(self, copy: str) -> float:
-        """Bandwidth of another copy as a fraction of the plain one's."""
-        return self.copy_us / statistics.median(self.copies_us.get(copy, self.copy_samples_us))
+    def best_copy(self) -> float:
+        """Bandwidth of the fastest copy as a fraction of the plain one's."""
+        copies = self.copy_samples_us, *self.copies_us.values()
+        return self.copy_us / min(map(statistics.median, copies))
 
     @property
     def best_baseline(self) -> str | None:
@@ -260,25 +257,14 @@ def comparison_cases(dtype: str, gpu: str | None = None) -> list[Comparison]:
     return [known[problem] for problem in wanted if problem in known]
 
 
-def best_copies(gpu: str | None = None) -> dict[tuple[int, int, str], float]:
-    """(rows, cols, dtype) -> bandwidth of the fastest copy kernel as a fraction of the plain one's,
-    at the shapes where several were timed in turn; empty without a comparison."""
-    try:
-        cases = load_comparisons(gpu)
-    except FileNotFoundError:
-        return {}
-    return {
-        (*case.shape, case.dtype): case.share_of_copy(case.best_copy)
-        for case in cases
-        if case.problem.plain and case.copies_us
-    }
-
-
-def best_copy(copies: Mapping[tuple[int, int, str], float], case: Case) -> float | None:
-    """The value of `best_copies` for a case; None if its baseline is not the copy."""
-    if case.bandwidth_baseline != COPY:
-        return None
-    return copies.get((case.rows, case.cols, case.dtype))
+def best_copy(case: Case, gpu: str | None = None) -> float | None:
+    """Bandwidth of the fastest copy kernel as a fraction of the plain one's, if several were timed
+    in turn at the shape of a case whose baseline is the copy; otherwise None."""
+    with contextlib.suppress(FileNotFoundError):
+        found = store.find(Comparison, case.at, gpu)
+        if found and found.copies_us and case.bandwidth_baseline == COPY:
+            return found.best_copy
+    return None
 
 
 def versions_of(cases: Sequence[Comparison]) -> dict[str, str]:

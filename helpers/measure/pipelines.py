@@ -61,7 +61,6 @@ ORDINARY = ", ordinary launch"  # of a kernel that supports programmatic launche
 STATES = ("fresh", "evicted")  # of x
 FEW_ROWS = 16  # few rows, so that the launch is a large part of a call
 VERDICTS = ("best", "unclear", "BEHIND", "not timed")  # on the kernel that `choose` returns
-TIES = ("ahead", "level", SLOWER, "LOSS")  # verdicts on the chosen kernel and the best baseline
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,6 @@ class Pipeline(AtProblem):
         return name if name in self.launches else None
 
     @property
-    def best(self) -> str:
-        """Our kernel that adds the least time."""
-        return min(self.launches, key=lambda name: statistics.median(self.pipeline_us[name]))
-
-    @property
     def best_baseline(self) -> str | None:
         """The baseline that adds the least time; None if none was timed."""
         others = self.pipeline_us.keys() - self.launches.keys() - {COPY}
@@ -157,7 +151,8 @@ class Pipeline(AtProblem):
 
     @property
     def against_best_baseline(self) -> str:
-        """One of `TIES`, beyond run-to-run variation; "" if either was not timed."""
+        """One of the verdicts of a comparison, beyond run-to-run variation; "" if either was not
+        timed."""
         if not self.chosen or not self.best_baseline:
             return ""
         gain = self.gain(self.chosen, self.best_baseline)
@@ -267,8 +262,8 @@ def summary(case: Pipeline) -> str:
         us = case.us(name)
         label = shown(name) if name in case.launches else name
         times.append(f"{label} {us.value:.2f} ({us.low:.2f} to {us.high:.2f})")
-    copy = case.us(COPY).value
-    odd = " below a copy: look!" if case.us(case.best).value < 0.95 * copy else ""
+    least = min(case.us(name).value for name in case.launches)
+    odd = " below a copy: look!" if least < 0.95 * case.us(COPY).value else ""
     said = f"{', '.join(times)}; {case.verdict}{odd}{baselines.left_out(case.skipped)}"
     return f"{name_of(case.problem)}, {case.state}: us {said}"
 

@@ -14,7 +14,7 @@ from ...base.arguments import checked
 from ...catalogue.registry import COPY, TORCH, UNFUSED, step_number
 from ...catalogue.store import REFERENCE_GPU, gpu_folder
 from ...measure import records
-from ...measure.comparison import best_copies, best_copy, comparison_cases
+from ...measure.comparison import best_copy, comparison_cases
 from ...measure.records import (
     Case,
     Record,
@@ -237,7 +237,7 @@ class Pair:
         shares += [f"{mine:.2f} by you"] if mine else []
         shares += [f"PyTorch {self.torch[self.at].share:.2f}"] if self.at in self.torch else []
         if round(case.share, 2) > 1:
-            best = best_copy(best_copies(gpu_folder(self.after.device["name"])), case)
+            best = best_copy(case, gpu_folder(self.after.device["name"]))
             shares += [f"best copy {best:.2f}"] if best else []
         parts = [f"{_name(self.after)} {self.where}: {rate}"]
         beside = f" ({', '.join(shares)})" if shares else ""
