@@ -22,10 +22,6 @@ from ..problem.operations import COPY as COPIES
 from ..problem.problem import Problem
 from ..problem.shapes import (
     EVEN_SHAPE,
-    FEW_SHAPES,
-    LIVE_AXES,
-    LIVE_COLUMNS,
-    SQUARE_SHAPE,
     Shape,
     name_of,
 )
@@ -444,30 +440,12 @@ def outputs_of(problem: Problem) -> list[int]:
 # ---- shapes that a GPU has room for -------------------------------------------------------------
 
 
-LIVE_FAMILIES = (*LIVE_COLUMNS, "few", "square", "axes")
 LIVE_BYTES = 64  # per element: two sets of three arrays and of the baseline, and scratch
 
 
-def live_shapes(shapes: str = "grid") -> list[tuple[int, ...]]:
-    """Five or six shapes of a family: "few" as they are recorded, the others with as many rows
-    as fit a quarter of the GPU's free memory; an even number, which the copy needs in 16 bits; of
-    "axes" with their inner."""
-    import cupy
-
-    if shapes == "few":
-        return [*FEW_SHAPES]
-    free, _ = cupy.cuda.runtime.memGetInfo()
-    elements = min(2**28, 2 ** int(math.log2(free / LIVE_BYTES)))
-    if shapes == "square":
-        return shapes_that_fit([SQUARE_SHAPE])
-    if shapes == "axes":
-        return [(elements // (dim * inner) * inner, dim, inner) for dim, inner in LIVE_AXES]
-    return [(elements // cols // 2 * 2, cols) for cols in LIVE_COLUMNS[shapes]]
-
-
-def shapes_that_fit(shapes: Sequence[Shape]) -> list[Shape]:
-    """Shapes whose buffers (two inputs, two outputs, scratch) fit this GPU's free memory, with
-    their inner if they have one.
+def shapes_that_fit(shapes: Sequence[Shape], bytes_each: int = 24) -> list[Shape]:
+    """Shapes whose buffers fit this GPU's free memory, with their inner if they have one; the
+    default of the bytes per element is for two inputs, two outputs and scratch.
 
     A smaller GPU records the grid with fewer rows, and leaves out rows that must go evenly into
     clusters.
@@ -478,7 +456,7 @@ def shapes_that_fit(shapes: Sequence[Shape]) -> list[Shape]:
     kept = []
     for shape in shapes:
         rows, cols, *inner = shape
-        while 24 * rows * cols > free * 0.9:
+        while bytes_each * rows * cols > free * 0.9:
             rows //= 2
         if inner:
             rows -= rows % inner[0]

@@ -35,6 +35,7 @@ from ..measure.records import (
     step_hash,
 )
 from ..problem.problem import Problem
+from ..problem.shapes import LIVE_SHAPES
 from ..run.bound import BoundKernel, Kernel, kernel_of, load
 from ..simt.cuda_text import token_hash
 from .rich import Page, caption, details, escape, wrapped
@@ -79,7 +80,7 @@ def timings(
     compiled for each shape, or to None for the array version "00_unfused"; the name of a trial has
     the features of its record, "12_fused-MASK2". In replay mode the records of `store.shown_gpu`
     are returned. Live, the given kernels are timed in turn in `dtype` at five or six shapes of a
-    family of `bench.LIVE_FAMILIES`, which takes some seconds, each with its bandwidth baseline.
+    family of `shapes.LIVE_SHAPES`, which takes some seconds, each with its bandwidth baseline.
     Shapes that a kernel refuses are skipped for it.
 
     Raises `FileNotFoundError` if a step has no record, `Failure` that names a kernel which is wrong
@@ -90,8 +91,8 @@ def timings(
         raise TypeError(
             f"timings takes a dict of name -> kernel, as {{'01_naive': kernel}}; not a {kind}"
         )
-    if not isinstance(shapes, str) or shapes not in bench.LIVE_FAMILIES:
-        raise ValueError(f"shapes are one of {', '.join(bench.LIVE_FAMILIES)}, not {short(shapes)}")
+    if not isinstance(shapes, str) or shapes not in LIVE_SHAPES:
+        raise ValueError(f"shapes are one of {', '.join(LIVE_SHAPES)}, not {short(shapes)}")
     if replaying():
         return [_recorded(name, kernel) for name, kernel in kernels.items()]
     return _measure_now(kernels, dtype, shapes)
@@ -132,7 +133,7 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
 
     now = Run(describe_device(), describe_versions(), utc_now(), bench.PROTOCOL)
     records = {name: LiveRecord(name, [], now, shapes) for name in kernels}
-    for rows, cols, *inner in bench.live_shapes(shapes):
+    for rows, cols, *inner in bench.shapes_that_fit(LIVE_SHAPES[shapes], bench.LIVE_BYTES):
         at = Problem(rows, cols, dtype, *inner)
         bound = {
             name: kernel.bind(rows, cols, dtype, inner=at.inner)

@@ -78,14 +78,23 @@ RECORDED_SHAPES = (
     *(*UNALIGNED_SHAPES, *UNALIGNED_FEW, SQUARE_SHAPE, *VOCABULARY_SHAPES),
 )
 
-# Row lengths that a live notebook times, with as many rows as fit in memory.
-LIVE_COLUMNS = {
-    "grid": (32, 128, 512, 1024, 4096, 32768),
-    "long": (1024, 4096, 32768, 131072, 2**18),
-    "unaligned": (1023, 4097, 12673, 32001, 50257, 128257),
-    "vocabularies": (32000, 50257, 128256, 151936, 262144),
+# What a live notebook times of each family, with as many rows as fit in memory.
+LIVE_SHAPES: Mapping[str, tuple[tuple[int, ...], ...]] = {
+    **{
+        family: tuple((2**28 // cols // 2 * 2, cols) for cols in columns)
+        for family, columns in {
+            "grid": (32, 128, 512, 1024, 4096, 32768),
+            "long": (1024, 4096, 32768, 131072, 2**18),
+            "unaligned": (1023, 4097, 12673, 32001, 50257, 128257),
+            "vocabularies": (32000, 50257, 128256, 151936, 262144),
+        }.items()
+    },
+    **{"few": FEW_SHAPES, "square": (SQUARE_SHAPE,)},
+    "axes": tuple(
+        (2**28 // (dim * inner) * inner, dim, inner)
+        for dim, inner in ((512, 2), (512, 7), (64, 1024), (512, 1024), (2048, 1024), (512, 4096))
+    ),
 }
-LIVE_AXES = ((512, 2), (512, 7), (64, 1024), (512, 1024), (2048, 1024), (512, 4096))  # (dim, inner)
 
 # ---- compared ------------------------------------------------------------------------------------
 

@@ -25,7 +25,15 @@ from helpers.measure import bench, records
 from helpers.measure.comparison import Comparison
 from helpers.measure.pipelines import Pipeline
 from helpers.measure.profiler import Disassembly, Formula, NsightCounters, SanitizerResult
-from helpers.measure.records import Case, Record, families_of, load_record, predictions, takes
+from helpers.measure.records import (
+    Case,
+    Prediction,
+    Record,
+    families_of,
+    load_record,
+    predictions,
+    takes,
+)
 from helpers.page.replay import recorded_beside
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
@@ -171,21 +179,11 @@ def test_every_step_was_predicted_with_a_reason_and_a_record_to_hold_it_against(
     assert {*STEPS} <= {*predictions()}
     for step, prediction in predictions().items():
         assert 0 < prediction["share"] <= 1.05 and len(prediction["because"].split()) >= 8, step
+        assert prediction.keys() <= Prediction.__annotations__.keys(), step
+        assert len({"question", "choices", "sum"} & prediction.keys()) in (0, 3), step
         shape = prediction.get("rows", REFERENCE_SHAPE[0]), prediction.get("cols", 4096)
         dtype, inner = prediction.get("dtype", "float32"), prediction.get("inner", 1)
         assert load_record(step).case(*shape, dtype, inner).share > 0
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [({"odd": 1}, "one with no other keys"), ({"question": "?"}, "one with all or none of")],
-)
-def test_a_prediction_of_other_keys_is_refused(more, said, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(records, "PREDICTIONS", tmp_path / "predictions.json")
-    entry = {"share": 0.9, "because": "it is so", **more}
-    records.PREDICTIONS.write_text(json.dumps({"01_naive": entry}))
-    with pytest.raises(ValueError, match=said):
-        predictions.__wrapped__()
 
 
 # ---- a record on its own ----------------------------------------------------------------------
