@@ -73,8 +73,8 @@ def inputs(problem: Problem, gpu: Gpu) -> dict[str, int]:
 class Plan:
     """How a kernel is compiled and launched for one shape and dtype."""
 
-    grid: int  # blocks
-    block: int  # threads per block
+    grid: int | tuple[int, ...]  # blocks; without a header up to three dimensions
+    block: int | tuple[int, ...]  # threads per block
     shared_mem: int  # dynamic shared memory per block, in bytes
     workspace: int = 0  # bytes of zeroed global memory, the last argument; 0: no such argument
     cooperative: bool = False  # whether all blocks must be co-resident

@@ -4,6 +4,7 @@ is run on it, and how a file of its results is brought up to date."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import itertools
@@ -188,18 +189,14 @@ def profile_launches(chosen: Sequence[Launch]) -> list[Counted]:
     """Run the worker under ncu and return the counters of each kernel in order. Raises `Failure` if
     ncu fails or saw other launches."""
     done = run_tool([*NCU, "--metrics", ",".join(METRICS), *worker_command(chosen)])
-    start = done.stdout.find('"ID"')
-    if done.returncode or start < 0:
+    launched = parse_ncu(done.stdout)
+    if done.returncode or not launched:
         print(f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}", file=sys.stderr)
         raise Failure(f"ncu ended with status {done.returncode}")
-    rows: dict[int, list[dict[str, str]]] = {}
-    for row in csv.DictReader(io.StringIO(done.stdout[start:])):
-        rows.setdefault(int(row["ID"]), []).append(row)
-    found: list[Counted] = []
-    for number in sorted(rows):
-        values = {row["Metric Name"]: value_of(row["Metric Value"]) for row in rows[number]}
-        kernel = rows[number][0]["Kernel Name"]
-        found.append({"kernel": kernel, "values": [values.get(name) for name in METRICS]})
+    found: list[Counted] = [
+        {"kernel": kernel, "values": [metrics.get(name) for name in METRICS]}
+        for kernel, metrics in launched
+    ]
     if chosen[0] == UNFUSED_LAUNCH:
         if len(found) < 5:
             raise Failure(f"ncu saw {len(found)} launches of five array operations")
@@ -212,13 +209,18 @@ def profile_launches(chosen: Sequence[Launch]) -> list[Counted]:
     return found
 
 
-def value_of(text: str) -> float | None:
-    """The value of a metric; None for n/a, if this GPU or version does not have the metric."""
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+def parse_ncu(text: str) -> list[tuple[str, dict[str, float]]]:
+    """The kernel and the metrics of each launch in the CSV that ncu prints. A metric that this GPU
+    or version does not have (n/a) is left out."""
+    found: dict[int, tuple[str, dict[str, float]]] = {}
+    start = text.find('"ID"')
+    for row in csv.DictReader(io.StringIO(text[start:])) if start >= 0 else ():
+        if (row["ID"] or "").isdigit():  # otherwise a line of the program itself
+            _, metrics = found.setdefault(int(row["ID"]), (row["Kernel Name"], {}))
+            with contextlib.suppress(ValueError):
+                value = float((row["Metric Value"] or "").replace(",", ""))
+                metrics |= {row["Metric Name"]: value} if math.isfinite(value) else {}
+    return [found[number] for number in sorted(found)]
 
 
 # ---- disassembly --------------------------------------------------------------------------------

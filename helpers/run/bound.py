@@ -131,24 +131,19 @@ class Kernel:
                 "with the options of bind(code, rows, cols, dtype)"
             )
 
-    def problem(self, rows: int, cols: int, dtype: str = "float32", **options) -> Problem:
+    @checked
+    def problem(
+        self, rows: int, cols: int, dtype: str | np.dtype | type = "float32", **options
+    ) -> Problem:
         """Return the problem that the kernel solves at a shape and dtype; `options` are further
         fields of `Problem`. Raises what `Problem` raises."""
         features = tuple(self.features.items())
         return Problem(rows, cols, dtype, operation=self.operation, features=features, **options)
 
-    @checked
-    def accepts(
-        self,
-        rows: int,
-        cols: int,
-        dtype: str | np.dtype | type = "float32",
-        gpu: Gpu | None = None,
-        **options,
-    ) -> bool:
-        """Return whether the kernel accepts a problem. Raises what `Problem` raises."""
-        problem = self.problem(rows, cols, dtype, **options)
-        return self.header.accepts(problem, gpu or gpu_for_plans())
+    def accepts(self, *sizes, gpu: Gpu | None = None, **options) -> bool:
+        """Return whether the kernel accepts the problem that `problem` returns for the other
+        arguments, on a GPU."""
+        return self.header.accepts(self.problem(*sizes, **options), gpu or gpu_for_plans())
 
     @checked
     def bind(

@@ -230,7 +230,7 @@ def kernels_alone() -> list[Case]:
 @pytest.mark.parametrize("case", kernels_alone(), ids=lambda case: f"{case.kernel}-{case.dtype}")
 def test_a_kernel_alone_computes_what_it_should(case: Case, tmp_path: Path) -> None:
     gpu: Gpu = gpu_for_plans()
-    if not load(case.step).accepts(*case.sizes, case.dtype, gpu):
+    if not load(case.step).accepts(*case.sizes, case.dtype, gpu=gpu):
         pytest.skip(f"{case.step} does not take it on this GPU")
     OnGpu(tmp_path, [case]).check(case)
 

@@ -10,9 +10,7 @@ the right to read counters. The metrics are those that ncu knows on an H200.
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
-import io
 import json
 import re
 import shutil
@@ -24,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.base.gpu import describe_device, describe_versions, has_gpu
+from helpers.measure.profiling import parse_ncu
 from helpers.run.execute import to_gpu
 from helpers.simt import NSIGHT_METRICS, SHARED_METRICS
 from helpers.simt.cuda_text import token_hash
@@ -202,18 +201,15 @@ def run_ncu(group: str, seconds: float) -> tuple[Done, dict]:
 
 def parse(text: str) -> list[dict]:
     """ncu's CSV as {"kernel", "metrics"} in the order of the launches."""
-    start = text.find('"ID"')
-    launches: dict[int, dict] = {}
-    for row in csv.DictReader(io.StringIO(text[start:])) if start >= 0 else ():
-        if not (row["ID"] or "").isdigit():
-            continue  # a line of the program itself
-        entry = launches.setdefault(int(row["ID"]), {"kernel": row["Kernel Name"], "metrics": {}})
-        try:
-            value = float(row["Metric Value"].replace(",", ""))
-        except (ValueError, AttributeError):
-            continue  # n/a
-        entry["metrics"][row["Metric Name"]] = int(value) if value.is_integer() else value
-    return [launches[number] for number in sorted(launches)]
+    return [
+        {
+            "kernel": kernel,
+            "metrics": {
+                name: int(value) if value.is_integer() else value for name, value in metrics.items()
+            },
+        }
+        for kernel, metrics in parse_ncu(text)
+    ]
 
 
 def assign(group: str, rows: list[dict], checked: dict) -> list[dict]:

@@ -228,6 +228,27 @@ def test_what_the_tools_print_is_read() -> None:
     assert sanitizer.in_a_word(found) == "found"
 
 
+NCU = """==PROF== Connected to process 7
+checked 2 launches
+"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"1","late(int *)","gpu__time_duration.sum","ns","1,024.5"
+"0","early(int *)","l1tex__t_sectors.sum","","12,000"
+"0","early(int *)","unknown.sum","","n/a"
+"0","early(int *)","broken.ratio","","nan"
+==PROF== Disconnected
+"""
+
+
+def test_what_ncu_prints_is_read() -> None:
+    """In the order of the launches, counts as integers, without what is not available."""
+    assert counters.parse(NCU) == [
+        {"kernel": "early(int *)", "metrics": {"l1tex__t_sectors.sum": 12000}},
+        {"kernel": "late(int *)", "metrics": {"gpu__time_duration.sum": 1024.5}},
+    ]
+    assert isinstance(counters.parse(NCU)[0]["metrics"]["l1tex__t_sectors.sum"], int)
+    assert counters.parse("==ERROR== no permission") == []
+
+
 @pytest.mark.parametrize(
     ("printed", "outcome", "word"),
     [
