@@ -68,7 +68,8 @@ def write_json(path: Path, data: dict) -> None:
 
 def write_lines(path: Path, lines: Iterable[dict]) -> None:
     """Write a JSON Lines file as atomically as `write_json`, one object per line."""
-    write_text(path, "".join(map(_line, lines)))
+    dense = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
+    write_text(path, "".join(f"{dense(line)}\n" for line in lines))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -80,10 +81,6 @@ def write_text(path: Path, text: str) -> None:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
-
-
-def _line(value: dict) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def named(path: Path) -> str:

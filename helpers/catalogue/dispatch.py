@@ -118,9 +118,8 @@ def is_current(
 ) -> bool:
     """Return whether the code of a step still has this hash, and this launch at a problem; a step
     without a kernel file has no launch."""
-    if step_hash(step) != kernel_hash:
-        return False
-    return step in WITHOUT_FILE or launch_of(step, at, gpu) == launch
+    same = step_hash(step) == kernel_hash
+    return same and (step in WITHOUT_FILE or launch_of(step, at, gpu) == launch)
 
 
 def current_build(step: str, problem: Problem, gpu: Gpu) -> dict:

@@ -8,28 +8,9 @@
     // Launch:   block = 128, grid = rows
     // Columns:  cols >= 1 && packs <= 16
 
-`Build` is a table with one case per line: a value, `when`, a condition. The last case may omit the
-condition. A name in capitals is a macro of the code and becomes a compiler option; a name in lower
-case is a value for later lines only. A shape for which no case holds is rejected.
-
-Expressions (`helpers.catalogue.expressions`) may read rows, cols, size (bytes per element), row
-(bytes per row), x_stride and y_stride (row strides in elements), sms, l2 and capability (of the
-GPU: number of SMs, bytes of L2 cache, 90 for 9.0), names defined earlier in the table, and integer
-macros that the file defines; Launch, Shared and Workspace may also read block. Three macros affect
-the launch: CLUSTER is the number of blocks per cluster; PROGRAMMATIC is 1 if the kernel may be
-launched before its predecessor on the stream has finished (programmatic dependent launch), because
-it waits for it by itself; LATE is 0 if the addresses of x and y must be equal modulo 16 bytes. GPUs
-before 9.0 support neither CLUSTER > 1 nor PROGRAMMATIC.
-
-`Shared` is the dynamic shared memory per block in bytes, without static arrays.
-
-`Computes` names the operation in `helpers.problem.operations` whose arguments the kernel takes, and
-`Features` is a condition on combinations of its feature macros. `Inplace: dx = x` allows one array
-for both. If the operation has the sizes outer, dim and inner, expressions may read them too.
-
-`Strides: x_stride, y_stride` means that row strides may be larger than cols: the kernel then takes
-both strides after cols, as long long. `Align: size` means that x and y need only be aligned to one
-element.
+CONTRIBUTING.md, "Header keys", says what each key means and which names its expressions
+(`helpers.catalogue.expressions`) may read; Launch, Shared and Workspace may also read block. A
+shape for which no case of a name in `Build` holds is rejected.
 """
 
 from __future__ import annotations

@@ -85,10 +85,6 @@ class Comparison(AtProblem):
     def copy_us(self) -> float:
         return statistics.median(self.copy_samples_us)
 
-    @property
-    def copy_gbps(self) -> float:
-        return self.problem.compulsory_bytes / self.copy_us / 1e3
-
     def beside(self, name: str) -> Beside:
         """The samples of a competitor and of the others, from the process in which it was
         fastest."""

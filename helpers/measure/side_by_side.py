@@ -37,7 +37,7 @@ from .baselines import BASELINES, OFFERS, TWO_KERNELS
 from .bench import Candidate, fresh_pool
 from .campaign import CampaignTask, Failure
 from .comparison import COPIES, NEAR, Comparison, Unseen, summary
-from .gpu_arrays import verify
+from .gpu_arrays import buffers, verify
 from .pipelines import Pipeline, file_of, trial_of, variants
 from .records import Timed, load_record
 
@@ -361,18 +361,6 @@ class PipelineTask(ComparisonTask):
 OURS = "ours"  # name of our chosen kernel among the baselines
 
 
-def empty_arrays(problem: Problem) -> list:
-    """Zeroed CuPy arrays for a problem, on which baselines are called to compile ahead."""
-    import cupy
-
-    stored = {"bfloat16": "uint16", "float16": "uint16"}
-    return [
-        cupy.zeros(problem.array_shape(argument, problem.numbers), stored.get(name, name))
-        for argument in problem.arrays
-        for name in [argument.numpy_dtype(problem.dtype).name]
-    ]
-
-
 def compile_for(name: str, problem: Problem) -> None:
     """Run a baseline once at a problem in this process, or compile our own kernel."""
     import cupy
@@ -382,8 +370,8 @@ def compile_for(name: str, problem: Problem) -> None:
             if step := chosen(problem, gpu_in_use()):
                 bench.maker(step)(problem)
             return
-        arrays = empty_arrays(problem)
         with cupy.cuda.Stream(non_blocking=True) as stream:
+            arrays = buffers(problem, cupy.random.default_rng(0))
             candidate(name, problem).run(*arrays)
             stream.synchronize()
 
