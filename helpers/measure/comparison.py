@@ -46,6 +46,16 @@ OLDER = (
 )
 
 
+def verdict(ours: samples.Estimate, equal: float) -> str:
+    """How ours compares with a baseline beyond run-to-run variation, if `equal` stands for a tie:
+    one of the first four `VERDICTS`."""
+    if ours.above(equal + TOLERANCE):
+        return "ahead"
+    if ours.below(equal - TOLERANCE):
+        return "LOSS"
+    return SLOWER if ours.below(equal) else "level"
+
+
 class Beside(NamedTuple):
     """Samples of one process, in microseconds per call."""
 
@@ -151,11 +161,7 @@ class Comparison(AtProblem):
         if not self.best_baseline:
             return "ahead"
         speedup, room = self.speedup_over(self.best_baseline), self.share(self.best_baseline) < ROOM
-        if speedup.below(1 - TOLERANCE) or (room and speedup.below(1)):
-            return "LOSS"
-        if speedup.above(1 + TOLERANCE):
-            return "ahead"
-        return SLOWER if speedup.below(1) else "level"
+        return "LOSS" if room and speedup.below(1) else verdict(speedup, 1)
 
     @property
     def unsupported(self) -> dict[str, str]:

@@ -54,7 +54,7 @@ from .bench import (
     outputs_of,
     time_in_turn,
 )
-from .comparison import DTYPES, SLOWER, TOLERANCE, Comparison
+from .comparison import DTYPES, TOLERANCE, Comparison, verdict
 
 MOST_EVICTED = 4  # multiple of the L2: a larger x is evicted before its writer ends
 ORDINARY = ", ordinary launch"  # of a kernel that supports programmatic launches
@@ -151,16 +151,10 @@ class Pipeline(AtProblem):
 
     @property
     def against_best_baseline(self) -> str:
-        """One of the verdicts of a comparison, beyond run-to-run variation; "" if either was not
-        timed."""
+        """The `verdict` on the kernel that `choose` returns; "" if either was not timed."""
         if not self.chosen or not self.best_baseline:
             return ""
-        gain = self.gain(self.chosen, self.best_baseline)
-        if gain.above(TOLERANCE):
-            return "ahead"
-        if gain.below(-TOLERANCE):
-            return "LOSS"
-        return SLOWER if gain.below(0) else "level"
+        return verdict(self.gain(self.chosen, self.best_baseline), 0)
 
     def faster(self, name: str) -> dict[str, samples.Estimate]:
         """Our kernels that gain more than the tolerance over `name`, beyond run-to-run variation;
