@@ -82,14 +82,12 @@ def verify(
             name = "its output" if problem.plain else argument.name
             raise WrongResult(f"left NaN in {name} at {place}")
     take = _Sample(problem)
-    host = {}
-    for argument in asked:
-        array = arrays[argument.name]
-        if argument.name == "mask":
-            host["mask"] = _OnDemand(array)
-            continue
-        part = take(argument.shape, array)
-        host[argument.name] = cupy.asnumpy(part).view(argument.numpy_dtype(problem.dtype))
+    host = {
+        one.name: cupy.asnumpy(take(one.shape, arrays[one.name])).view(
+            one.numpy_dtype(problem.dtype)
+        )
+        for one in asked
+    }
     outputs = {argument.name: host.pop(argument.name) for argument in asked if argument.output}
     values = problem.complete({**host, **numbers})
     try:
@@ -138,21 +136,6 @@ def _rows_of_sums(shape: tuple[int, int]) -> int:
 
 def _spread(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
-
-
-class _OnDemand:
-    """An array on the GPU whose rows are fetched on indexing."""
-
-    def __init__(self, array) -> None:
-        self.array = array
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        import cupy
-
-        return cupy.asnumpy(self.array[rows])
-
-    def __len__(self) -> int:
-        return len(self.array)
 
 
 def matrix(random, shape: tuple[int, int]):
