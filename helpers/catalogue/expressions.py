@@ -3,8 +3,8 @@ the rules of a header as a program of them.
 
 Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions are supported. Expressions that C
 and Python read differently are rejected, such as a chained comparison, which in C compares a truth
-value. A domain says what a value is: an integer (`Integers`), an interval for many problems at
-once, or text in C++ or Python (in `helpers.export`).
+value. A domain says what a value is: an integer (`Integers`), or an array with a number for each of
+many problems (in `helpers.export.specialisations`).
 """
 
 from __future__ import annotations

@@ -110,7 +110,12 @@ class _CppFile:
     def properties(self) -> set[str]:
         """What the file needs beside what every file has."""
         call, built = self.call, [dict(one.macros) for one in self.specialisations]
-        has = {"axis": call.axis, "workspace": call.workspace, "inplace": bool(call.inplace)}
+        has = {
+            "best": self.request.best,
+            "axis": call.axis,
+            "workspace": call.workspace,
+            "inplace": bool(call.inplace),
+        }
         has["cooperative"] = any(header.cooperative for header in self.headers.values())
         shared = any(header.rules["Shared"].text != "0" for header in self.headers.values())
         has["limits"] = shared or any(macros.get("CLUSTER", 1) > 8 for macros in built)
@@ -182,10 +187,8 @@ class _CppFile:
         ]
         parts = [given_values(names), *plans, tuned_function(tuned, names)] if tuned else plans
         parts.append(planned(self.steps, self.request.best, bool(tuned)))
-        called = {"greater"} if self.call.workspace else set()
-        called |= {*re.findall(r"\b(\w+)\(", "\n".join(parts))}
         text = self._filled(
-            chosen(PLAN, self.properties | called),
+            PLAN,
             dtypes=", ".join(dtype.name for dtype in dtypes),
             kernels=", ".join(map(identifier, self.steps)),
             bytes=" : ".join([sizes] * bool(sizes) + [str(dtypes[-1].itemsize)]),
@@ -220,9 +223,9 @@ class _CppFile:
         lines = [
             f"#define ${{upper}}_TEXT {place}",
             *(f"#define {name} {value}".rstrip() for name, value in self._macros(one).items()),
-            f"namespace ${{name}}_parts {{ namespace build_{number} {{",
+            f"namespace ${{name}}_build_{number} {{",
             "#include ${upper}_SELF",
-            "} }\n",
+            "}\n",
         ]
         return "\n".join(lines)
 
@@ -259,7 +262,7 @@ class _CppFile:
         """Return the launch, and the declared functions."""
         call = self.call
         functions = [
-            f"    reinterpret_cast<const void*>(&build_{number}::{kernel.name}),"
+            f"    reinterpret_cast<const void*>(&${{name}}_build_{number}::{kernel.name}),"
             for number, kernel in enumerate(
                 (self.kernels[one.file] for one in self.specialisations), 1
             )

@@ -15,7 +15,6 @@ import numpy as np
 from ..problem.operations import MATRIX, STATISTICS, Argument
 from ..problem.problem import MAX_INT
 from ..run.bound import Kernel
-from .cpp_plan import NUMBERS
 from .request import ExportError
 
 TYPES = {
@@ -27,7 +26,9 @@ TYPES = {
     "int64": "std::int64_t",
     "uint64": "std::uint64_t",
 }
-SIZES = NUMBERS | {"2": "2"}  # sizes of arrays, as C++
+# Sizes of arrays and of kernels' arguments, as C++.
+SIZES = {"rows": "matrix.rows", "cols": "matrix.cols", "dim": "matrix.cols", "2": "2"}
+SIZES |= {"inner": "matrix.inner", "outer": "matrix.rows / matrix.inner"}
 
 
 class CppCall:
@@ -135,7 +136,7 @@ class CppCall:
         rows, *columns = (SIZES.get(name, f"given.{name}") for name in array.shape)
         cols = columns[0] if columns else "1"
         if f"{array.name}_group" in self.names:
-            rows = f"ceil_div(matrix.rows, given.{array.name}_group) * {rows}"
+            rows = f"ceil_div(matrix.rows, given.{array.name}_group).value * {rows}"
         stride = f"matrix.{array.name}_stride" if array.shape == MATRIX and self.strides else cols
         words = [f"given.{array.name}", rows, cols, stride, size, self._align(array)]
         words.append(str(array.output).lower())

@@ -45,6 +45,9 @@ it again after a launch that was aborted.  // [workspace]
 PLAN = """\
 // ---- plan: the specialisation for a matrix, and its launch --------------------------------------
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wparentheses"  // && within ||, as headers have it
+
 enum class Dtype { ${dtypes} };
 enum class Kernel { ${kernels} };
 
@@ -76,7 +79,6 @@ struct Plan {
     long long shared = 0, workspace = 0;  // bytes
     long long cluster = 1;
     bool cooperative = false, strided = false;
-    bool defined = true;  // whether every value is
 ${values}};
 
 struct Specialisation {
@@ -85,17 +87,88 @@ struct Specialisation {
     long long macros[${most}];
 };
 
-constexpr long long lesser(long long a, long long b) { return a < b ? a : b; }  // [lesser]
-constexpr long long greater(long long a, long long b) { return a < b ? b : a; }  // [greater]
-constexpr long long ceil_div(long long number, long long by) { return (number + by - 1) / by; }
+// A number in the rules of a header. Division by 0 or of a negative number is not defined.
+struct Number {
+    long long value;
+    bool defined;
 
-// The smallest power of two that is at least the number.  // [power_of_two]
-constexpr long long power_of_two(long long number)
+    constexpr Number(long long value, bool defined = true) : value(value), defined(defined) {}
+    explicit constexpr operator bool() const { return defined && value != 0; }
+};
+
+#define NUMBER_OPERATOR(sign, condition)                                                        \\
+    constexpr Number operator sign(Number a, Number b)                                          \\
+    {                                                                                           \\
+        const bool defined = a.defined && b.defined && (condition);                             \\
+        return {defined ? a.value sign b.value : 0, defined};                                   \\
+    }
+NUMBER_OPERATOR(+, true)
+NUMBER_OPERATOR(-, true)
+NUMBER_OPERATOR(*, true)
+NUMBER_OPERATOR(/, a.value >= 0 && b.value > 0)
+NUMBER_OPERATOR(%, a.value >= 0 && b.value > 0)
+NUMBER_OPERATOR(<, true)
+NUMBER_OPERATOR(<=, true)
+NUMBER_OPERATOR(>, true)
+NUMBER_OPERATOR(>=, true)
+NUMBER_OPERATOR(==, true)
+NUMBER_OPERATOR(!=, true)
+#undef NUMBER_OPERATOR
+
+// As in C, b does not matter where a decides.
+constexpr Number operator&&(Number a, Number b)
+{
+    return a.defined && a.value != 0 ? Number(b.value != 0, b.defined) : Number(0, a.defined);
+}
+constexpr Number operator||(Number a, Number b)
+{
+    return a.defined && a.value == 0 ? Number(b.value != 0, b.defined) : Number(1, a.defined);
+}
+
+// The value of the first case that holds; the last value needs no condition.
+constexpr Number pick() { return {0, false}; }
+constexpr Number pick(Number last) { return last; }
+template <class... More>
+constexpr Number pick(Number when, Number value, More... more)
+{
+    return !when.defined ? when : when ? value : pick(more...);
+}
+
+constexpr Number min(Number a, Number b) { return pick(a < b, a, b); }
+constexpr Number max(Number a, Number b) { return pick(a < b, b, a); }
+constexpr Number ceil_div(Number number, Number by) { return (number + by - 1) / by; }
+
+// The smallest power of two that is at least the number.
+constexpr Number power_of_two(Number number)
 {
     long long power = 1;
-    while (power < number) power *= 2;
-    return power;
+    while (power < number.value) power *= 2;
+    return {power, number.defined};
 }
+
+// Whether all of them are.
+template <class... Numbers>
+constexpr bool defined(Numbers... numbers)
+{
+    return (numbers.defined && ...);
+}
+
+// What the rules read.
+struct Problem {
+    Matrix matrix;
+    Gpu gpu;
+    Number rows = matrix.rows, cols = matrix.cols, dim = matrix.cols;
+    Number inner = matrix.inner;  // [axis]
+    Number inner = 1;  // [not axis]
+    Number outer = rows / inner;
+    Number size = matrix.size, row = cols * size;
+    Number x_stride = matrix.x_stride, y_stride = matrix.y_stride;
+    Number x_start = matrix.x_start, y_start = matrix.y_start;
+    Number sms = gpu.sms, l2 = gpu.l2, capability = gpu.capability, maxShared = gpu.max_shared;
+    Number isContiguous = rows == 1 || (x_stride == cols && y_stride == cols);
+    Number isAlike = x_start == y_start, alike = isAlike;
+    Number packs = isContiguous && row % 16 == 0 && x_start == 0 && y_start == 0;
+};
 
 constexpr Plan refused(Plan plan, cudaError_t error)
 {
@@ -103,41 +176,20 @@ constexpr Plan refused(Plan plan, cudaError_t error)
     return plan;
 }
 
-// A divisor, which must not be 0.  // [divisor]
-constexpr long long divisor(Plan& plan, long long number)
-{
-    plan.defined = plan.defined && number > 0;
-    return number > 0 ? number : 1;
-}
-
-// Marks a plan as accepted unless a value is not defined or a macro is out of the range of int.
+// Marks a plan as accepted unless a macro is out of the range of int.
 constexpr Plan accepted(Plan plan)
 {
-    if (!plan.defined) return plan;
     for (const long long macro : plan.macros)
         if (macro < 0 || macro > ${max_int}) return plan;
     plan.error = cudaSuccess;
     return plan;
 }
 
-// Replaces a plan; returns whether the new one accepts the matrix.  // [use]
+// Replaces a plan; returns whether the new one accepts the matrix.  // [best]
 constexpr bool use(Plan& plan, const Plan& other)
 {
     plan = other;
     return plan.error == cudaSuccess;
-}
-
-// Whether rows follow each other without a gap.
-constexpr bool contiguous(const Matrix& matrix)
-{
-    return matrix.rows == 1 || (matrix.x_stride == matrix.cols && matrix.y_stride == matrix.cols);
-}
-
-// Whether rows are contiguous and whole, aligned packs of 16 bytes.  // [whole_packs]
-constexpr bool whole_packs(const Matrix& matrix)
-{
-    return matrix.x_start == 0 && matrix.y_start == 0 && contiguous(matrix)
-        && matrix.cols * matrix.size % 16 == 0;
 }
 
 // outer * inner, or -1 if one of them is invalid.  // [axis]
@@ -158,6 +210,15 @@ constexpr bool checked(const Matrix& matrix)
     return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
         && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
 }
+"""
+
+PLANNED = """\
+constexpr Plan planned(const Matrix& matrix, const Gpu& gpu)
+{
+    return checked(matrix) ? ${rules}{{matrix, gpu}}.plan() : Plan{};
+}
+
+#pragma GCC diagnostic pop
 """
 
 LOOK = """\
@@ -183,25 +244,33 @@ struct Tuned {
     long long size;       // bytes per element
     bool whole;           // whether rows are whole packs of 16 bytes
     long long first_cols, last_cols, first_rows, last_rows;
-    Plan (*plan)(const Matrix&, const Gpu&, const Changes&);
+    Plan (*plan)(const Problem&, const Changes&);
     Changes given;
 };
+
+template <class Rules>
+constexpr Plan plan_by(const Problem& problem, const Changes& given)
+{
+    return Rules{problem}.plan(given);
+}
 
 constexpr Tuned tuned[] = {
 ${rows}
 };
 
-constexpr Plan faster(const Plan& rule, const Matrix& matrix, const Gpu& gpu)
+constexpr Plan faster(const Plan& rule, const Problem& problem)
 {
+    const Matrix& matrix = problem.matrix;
+    const Gpu& gpu = problem.gpu;
     const bool same = gpu.sms == ${sms} && gpu.l2 == ${l2} && gpu.capability == ${capability};
-    const bool as_timed = contiguous(matrix) && matrix.x_start == 0 && matrix.y_start == 0;
-    if (!same || !as_timed) return rule;
+    const bool aligned = matrix.x_start == 0 && matrix.y_start == 0;
+    if (!same || !aligned || !problem.isContiguous) return rule;
     for (const Tuned& one : tuned) {
         if (one.rule != rule.kernel || one.size != matrix.size) continue;
-        if (one.whole != whole_packs(matrix)) continue;
+        if (one.whole != bool(problem.packs)) continue;
         if (matrix.cols < one.first_cols || matrix.cols > one.last_cols) continue;
         if (matrix.rows < one.first_rows || matrix.rows > one.last_rows) continue;
-        const Plan plan = one.plan(matrix, gpu, one.given);
+        const Plan plan = one.plan(problem, one.given);
         if (plan.error == cudaSuccess) return plan;
     }
     return rule;
@@ -400,7 +469,7 @@ ${opening}
                 const Plan plan =
                     planned({dtype, size, ${matrix}, x_start, y_start${axis}},
                             device->gpu);
-                if (plan.error == cudaSuccess) bytes = greater(bytes, plan.workspace);
+                if (plan.error == cudaSuccess && plan.workspace > bytes) bytes = plan.workspace;
             }
     }
     return static_cast<size_t>(bytes);
