@@ -12,10 +12,9 @@ The modules, lowest first; each imports from those above it alone:
     request          what is to be exported, and the origin that a file states
     sources          the texts of kernel files as they are exported
     specialisations  the specialisations that the requested shapes need
-    cpp_text         the text that C++ files share
-    cpp_plan         the rules of headers as C++ functions
+    cpp_plan         the rules of headers as C++ structs
     cpp_call         parameters and checks of an exported C++ function
     cpp              one C++ file for nvcc
     python           one Python file for PyTorch or CuPy
-    parts            the source of Python files; not imported
+    parts            templates: a C++ file, and the modules of Python files; not imported
 """

@@ -1,6 +1,7 @@
 """One C++ file for nvcc: a function, its kernels in all specialisations, and their plans.
 
-The plans are host code that any C++ compiler accepts; kernels and launches need nvcc.
+It is made from the template `parts/softmax.cu`. The plans are host code that any C++ compiler
+accepts; kernels and launches need nvcc.
 """
 
 from __future__ import annotations
@@ -10,46 +11,33 @@ import shlex
 import textwrap
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from string import Template
 
+import numpy as np
+
+from ..base.gpu import H200
 from ..catalogue.plan import DTYPE_OPTIONS, option_name
 from ..catalogue.registry import split_trial
-from ..problem.problem import MAX_BYTES, MAX_INT
+from ..catalogue.tuned import Tuned
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
 from ..simt.words import counted
 from .cpp_call import CppCall
-from .cpp_plan import (
-    given_values,
-    identifier,
-    kernel_plan,
-    planned,
-    table_names,
-    tuned_function,
-)
-from .cpp_text import (
-    CALL,
-    HEAD,
-    LAUNCH,
-    LOOK,
-    PLAN,
-    SPECIALISATIONS,
-    WORKSPACE,
-)
-from .lines import chosen, wrapped
+from .cpp_plan import choice, identifier, kernel_plan, table_names, tuned_lines
+from .lines import WIDTH, chosen, wrapped
 from .request import COPYRIGHT, LICENCE, TUNED_ON, ExportError, ExportRequest, origin
 from .sources import complete_text
 from .specialisations import Specialisation, specialisations, tuned_plans
 
-INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
+INCLUDES = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
+TEMPLATE = Path(__file__).parent / "parts" / "softmax.cu"
 # The keys of a header that the file states as code or that are for the series alone.
 RULES = (
     "Computes|Build|Launch|Shared|Workspace|Columns|Features|Align|Strides|Inplace|Dtype|Arch|"
     "Reads|Wastes|Measured"
 )
 COMPILE = "nvcc -std=c++17 -O3 -ftz=true -arch=sm_{arch} -c {file}"
-WIDTH = 95  # of lines in the head, without comment marks
-DECLARED_WIDTH = 91  # of declarations, which are indented
 
 
 def write(request: ExportRequest, file: str = "") -> str:
@@ -82,137 +70,161 @@ class _CppFile:
         self.call = CppCall(self.kernels, request.dtypes, request.strided)
 
     def text(self) -> str:
-        parts = [
-            self._head(),
-            "#ifndef SOFTMAX_WORKLOG_TEXT  // else this file, or one like it, includes itself",
-            "#ifndef ${upper}_FILE\n#define ${upper}_FILE\n",
-            self._includes(),
-            "namespace ${name}_parts {\n",
-            self._plans(),
-            "}  // namespace ${name}_parts\n",
-            "\n".join([*self.declared, ""]),
-            "#if defined(__CUDACC__) && !defined(${upper}_DECLARATIONS)\n",
-            SPECIALISATIONS,
-            *(self._included(number, one) for number, one in enumerate(self.specialisations, 1)),
-            "#pragma nv_diagnostic pop\n#undef SOFTMAX_WORKLOG_TEXT\n",
-            self._launch(),
-            "#endif  // what nvcc compiles, once\n#endif  // ${upper}_FILE\n",
-        ]
-        text = self._filled("\n".join(parts), filename=self.name)
-        return "\n".join([text, *self._texts(), "#endif\n"])
-
-    def _filled(self, template: str, **words: object) -> str:
-        """Return a template with its placeholders replaced, and the function's name for ${name}."""
-        names = {"name": self.request.name, "upper": self.request.name.upper()}
-        return Template(chosen(template, self.properties)).substitute(names, **words)
+        template = chosen(TEMPLATE.read_text(encoding="utf-8"), self.properties)
+        text = Template(template).substitute(self._words())
+        head, mark, rest = text.partition("#ifndef")
+        lines = [line for long in head.splitlines() for line in wrapped(long, 0, 0) or [""]]
+        return "\n".join(lines).replace("\n\n*/", "\n*/") + f"\n{mark}{rest}"
 
     @cached_property
     def properties(self) -> set[str]:
         """What the file needs beside what every file has."""
         call, built = self.call, [dict(one.macros) for one in self.specialisations]
-        has = {
-            "best": self.request.best,
-            "axis": call.axis,
-            "workspace": call.workspace,
-            "inplace": bool(call.inplace),
-        }
+        has = {"axis": call.axis, "workspace": call.workspace, "inplace": bool(call.inplace)}
+        has |= {"best": self.request.best, "tuned": bool(self.tuned), "values": bool(self.values)}
+        has |= {"checks": bool(call.checks()), "changes": bool(self.changes)}
         has["cooperative"] = any(header.cooperative for header in self.headers.values())
         shared = any(header.rules["Shared"].text != "0" for header in self.headers.values())
         has["limits"] = shared or any(macros.get("CLUSTER", 1) > 8 for macros in built)
         return {name for name, needed in has.items() if needed}
 
-    @cached_property
-    def declared(self) -> list[str]:
-        """The declarations of the functions; that of `NAME_workspace` is the last."""
-        name, found = self.request.name, []
-        more = [*["void* workspace", "size_t bytes"] * self.call.workspace, "cudaStream_t stream"]
+    def _words(self) -> dict[str, object]:
+        """Return the words of the template."""
+        request, call, name = self.request, self.call, self.request.name
+        features = [f"{name} = {value}" for name, value in call.features.items() if value]
+        declared, calls = self._functions()
+        taken, own = call.taken()
+        types = [INCLUDES[d.name] for d in request.dtypes if d.name in INCLUDES]
+        numbered = [*enumerate(self.specialisations, 1)]
+        return {
+            "name": name,
+            "upper": name.upper(),
+            "filename": self.name,
+            # the head
+            "licence": LICENCE,
+            "copyright": COPYRIGHT,
+            "parameters": ", ".join(call.names),
+            "sizes": ", ".join(call.sizes),
+            "operation": " with ".join(filter(None, [call.operation.name, ", ".join(features)])),
+            "shapes": ", ".join(
+                [" and ".join(dtype.name for dtype in request.dtypes), *map(str, request.shapes)]
+            ),
+            "count": counted(len(self.specialisations), "specialisation"),
+            "origin": "\n".join(map(origin, self.steps)),
+            "tuned_on": TUNED_ON,
+            "compile": compile_line(request, self.name),
+            "declared": _lines("\n".join(declared).splitlines(), 4),
+            "includes": "\n".join(f"#include <{file}>" for file in (*types, "cuda_runtime_api.h")),
+            # plans
+            "dtypes": ", ".join(dtype.name for dtype in request.dtypes),
+            "kernels": ", ".join(map(identifier, self.steps)),
+            "most": max(1, *(len(header.macros) for header in self.headers.values())),
+            "values": _lines((f"long long {value} = 0;" for value in self.values), 4),
+            "changes": _lines((f"long long {value} = -1;" for value in self.changes), 4),
+            "plans": "\n".join(self._plans()),
+            "tuned": _lines(tuned_lines(self.tuned, self.changes), 4),
+            **{"sms": H200.sms, "l2": H200.l2, "capability": H200.capability},
+            "choice": choice(self.steps, bool(self.tuned)) if request.best else "",
+            "rules": "Best" if request.best else identifier(self.steps[0]),
+            "specialisations": _lines(self._table(), 4),
+            # kernels
+            "declarations": "\n".join(declared),
+            "included": "\n".join(self._included(number, one) for number, one in numbered),
+            "texts": "\n".join(self._texts()),
+            # the launch
+            "functions": _lines(
+                (
+                    f"reinterpret_cast<const void*>(&{name}_build_{number}::"
+                    f"{self.kernels[one.file].name}),"
+                    for number, one in numbered
+                ),
+                4,
+            ),
+            "members": _lines(call.members(), 4),
+            "more": ", ".join(self._more),
+            "empty": call.empty,
+            "nulls": " || ".join(f"!given.{array.name}" for array in call.arrays),
+            "checks": _lines(
+                (f"if ({check}) return cudaErrorInvalidValue;" for check in call.checks()), 4
+            ),
+            "first": call.first,
+            "last": call.last,
+            "arrays": _wrapped(call.array_lines(), 12),
+            "taken": _wrapped(taken, 4),
+            "list": own,
+            "calls": "\n".join(calls),
+            "workspace": declared[-1].removesuffix(";"),
+            "matrices": ", ".join(f"Matrix{self._matrix(dtype)}" for dtype in request.dtypes),
+        }
+
+    # ---- functions --------------------------------------------------------------------------
+
+    @property
+    def _more(self) -> list[str]:
+        """The parameters that are not those of the kernel."""
+        return [*["void* workspace", "size_t bytes"] * self.call.workspace, "cudaStream_t stream"]
+
+    def _matrix(self, dtype: np.dtype) -> str:
+        """Return an initialiser of `Matrix`."""
+        axis = ", inner" * self.call.axis
+        return f"{{Dtype::{dtype.name}, {dtype.itemsize}, {self.call.matrix}, 0, 0{axis}}}"
+
+    def _functions(self) -> tuple[list[str], list[str]]:
+        """Return the declarations of the functions, that of `NAME_workspace` last, and the
+        definitions of the others."""
+        name, declared, defined = self.request.name, [], []
+        rest = [parameter.split()[-1] for parameter in self._more]
+        given = f"{{{', '.join(argument.name for argument in self.call.arguments)}}}"
         for dtype in self.request.dtypes:
-            parameters = [*self.call.parameters(dtype), *more]
-            found.append(_declaration(f"cudaError_t {name}(", parameters))
+            parameters = [*self.call.parameters(dtype), *self._more]
+            declared.append(_declaration(f"cudaError_t {name}(", parameters))
+            call = f"return launch({', '.join([self._matrix(dtype), given, *rest])});"
+            lines = [declared[-1].removesuffix(";"), "{", f"    using namespace {name}_parts;"]
+            defined.append("\n".join([*lines, *wrapped(call, 4), "}", ""]))
         if self.call.workspace:
             sizes = [f"long long {size}" for size in self.call.sizes]
-            found.append(_declaration(f"size_t {name}_workspace(", sizes))
-        return found
+            declared.append(_declaration(f"size_t {name}_workspace(", sizes))
+        return declared, defined
 
-    # ---- head -------------------------------------------------------------------------------
+    # ---- plans ------------------------------------------------------------------------------
 
-    def _head(self) -> str:
-        dtypes = " and ".join(dtype.name for dtype in self.request.dtypes)
-        call = self.call
-        features = [f"{name} = {value}" for name, value in call.features.items() if value]
-        operation = " with ".join(filter(None, [call.operation.name, ", ".join(features)]))
-        text = self._filled(
-            HEAD,
-            licence=LICENCE,
-            copyright=COPYRIGHT,
-            origin="\n".join([*map(origin, self.steps), f"The plan was tuned on an {TUNED_ON}."]),
-            parameters=", ".join(call.names),
-            operation=operation,
-            shapes=", ".join([dtypes, *map(str, self.request.shapes)]),
-            count=counted(len(self.specialisations), "specialisation"),
-            compile=compile_line(self.request, self.name),
-            declarations=textwrap.indent("\n".join(self.declared), "    "),
-            names=", ".join(call.names),
-            sizes=", ".join(call.sizes),
-        )
-        lines = []
-        for line in text.strip().splitlines():
-            wrap = textwrap.wrap(line, WIDTH, break_on_hyphens=False) or [""]
-            lines += [line] if line.startswith("    ") else wrap
-        return "".join(f"// {line}".rstrip() + "\n" for line in lines)
-
-    def _includes(self) -> str:
-        types = "".join(INCLUDES.get(dtype.name, "") for dtype in self.request.dtypes)
-        runtime = "#include <cuda_runtime_api.h>\n"
-        standard = "".join(f"#include <{n}>\n" for n in ("cstddef", "cstdint", "map", "mutex"))
-        return f"{types}{runtime}\n{standard}"
-
-    # ---- plan -------------------------------------------------------------------------------
-
-    def _plans(self) -> str:
-        """Return the plans and the table of specialisations."""
-        dtypes = self.request.dtypes
-        values = table_names(self.steps) if self.request.best else []
-        sizes = " : ".join(f"dtype == Dtype::{d.name} ? {d.itemsize}" for d in dtypes[:-1])
-        most = max(1, *(len(header.macros) for header in self.headers.values()))
-        tuned = [
+    @cached_property
+    def tuned(self) -> list[Tuned]:
+        """The tuned plans of kernels in this file."""
+        return [
             plan
             for plan in tuned_plans(self.request)
             if {plan.rule, split_trial(plan.trial).file} <= {*self.steps}
         ]
-        changes = (change for plan in tuned for change in split_trial(plan.trial).changes)
-        names = [*dict.fromkeys(name for name, _ in changes)] if tuned else None
-        plans = [
-            kernel_plan(step, self.kernels[step], dtypes, values, names) for step in self.steps
-        ]
-        parts = [given_values(names), *plans, tuned_function(tuned, names)] if tuned else plans
-        parts.append(planned(self.steps, self.request.best, bool(tuned)))
-        text = self._filled(
-            PLAN,
-            dtypes=", ".join(dtype.name for dtype in dtypes),
-            kernels=", ".join(map(identifier, self.steps)),
-            bytes=" : ".join([sizes] * bool(sizes) + [str(dtypes[-1].itemsize)]),
-            most=most,
-            values="".join(f"    long long {name} = 0;\n" for name in values),
-            max_bytes=MAX_BYTES,
-            max_int=MAX_INT,
-        )
-        return "\n".join([text, *parts, self._table(), LOOK])
 
-    def _table(self) -> str:
-        """Return the table of specialisations, one per line."""
-        lines, last = [], ""
+    @cached_property
+    def changes(self) -> list[str]:
+        """The values of Build tables that tuned plans replace."""
+        changes = (change for plan in self.tuned for change in split_trial(plan.trial).changes)
+        return [*dict.fromkeys(name for name, _ in changes)]
+
+    @cached_property
+    def values(self) -> list[str]:
+        """The values of Build tables that conditions of the ranking read."""
+        return table_names(self.steps) if self.request.best else []
+
+    def _plans(self) -> Iterable[str]:
+        """Yield the structs that plan."""
+        tuned = self.changes if self.tuned else None
+        for step, kernel in self.kernels.items():
+            yield kernel_plan(step, kernel, self.request.dtypes, self.values, tuned)
+
+    def _table(self) -> Iterable[str]:
+        """Yield the lines of the table of specialisations."""
+        last = ""
         for number, one in enumerate(self.specialisations, 1):
             if one.file != last:
                 macros = ", ".join(self.headers[one.file].macros) or "no macros"
-                lines.append(f"// kernels/{split_trial(one.file).file}.cu: {macros}")
+                yield f"// kernels/{split_trial(one.file).file}.cu: {macros}"
                 last = one.file
             values = ", ".join(str(value) for _, value in one.macros)
             where = f"Kernel::{identifier(one.file)}, Dtype::{one.dtype.name}"
-            lines.append(f"{{{where}, {{{values}}}}},  // {number}")
-        about = "// The specialisations in this file, by the macros of their Build tables."
-        body = textwrap.indent("\n".join(lines), "    ")
-        return f"{about}\nconstexpr Specialisation specialisations[] = {{\n{body}\n}};\n"
+            yield f"{{{where}, {{{values}}}}},  // {number}"
 
     # ---- kernels ----------------------------------------------------------------------------
 
@@ -220,11 +232,12 @@ class _CppFile:
         """Return the macros of a specialisation, and the include of its kernel in a namespace."""
         file = split_trial(one.file).file
         place = f"{self.files.index(file) + 1}  // specialisation {number}: kernels/{file}.cu"
+        upper = self.request.name.upper()
         lines = [
-            f"#define ${{upper}}_TEXT {place}",
+            f"#define {upper}_TEXT {place}",
             *(f"#define {name} {value}".rstrip() for name, value in self._macros(one).items()),
-            f"namespace ${{name}}_build_{number} {{",
-            "#include ${upper}_SELF",
+            f"namespace {self.request.name}_build_{number} {{",
+            f"#include {upper}_SELF",
             "}\n",
         ]
         return "\n".join(lines)
@@ -256,63 +269,23 @@ class _CppFile:
             yield from (f"#undef {macro}" for macro in dict.fromkeys([*given, *own]))
             yield ""
 
-    # ---- functions --------------------------------------------------------------------------
-
-    def _launch(self) -> str:
-        """Return the launch, and the declared functions."""
-        call = self.call
-        functions = [
-            f"    reinterpret_cast<const void*>(&${{name}}_build_{number}::{kernel.name}),"
-            for number, kernel in enumerate(
-                (self.kernels[one.file] for one in self.specialisations), 1
-            )
-        ]
-        taken, own = call.taken()
-        refused = (f"    if ({check}) return cudaErrorInvalidValue;\n" for check in call.checks())
-        workspace, axis = call.workspace, ", inner" * call.axis
-        text = self._filled(
-            LAUNCH,
-            functions="\n".join(functions),
-            members=textwrap.indent("\n".join(call.members()), "    "),
-            empty=call.empty,
-            nulls=" || ".join(f"!given.{array.name}" for array in call.arrays),
-            checks="".join(refused),
-            first=call.first,
-            last=call.last,
-            arrays="\n".join(_wrapped(line, 12) for line in call.array_lines()),
-            taken="\n".join(_wrapped(line, 4) for line in taken),
-            list=own,
-            workspace="void* workspace, size_t bytes, " * workspace,
-        )
-        calls = [
-            self._filled(
-                CALL,
-                opening=declared.removesuffix(";"),
-                dtype=dtype.name,
-                matrix=call.matrix,
-                axis=axis,
-                values=", ".join(argument.name for argument in call.arguments),
-                rest="workspace, bytes, stream" if workspace else "stream",
-            )
-            for dtype, declared in zip(self.request.dtypes, self.declared, strict=False)
-        ]
-        if workspace:
-            opening = self.declared[-1].removesuffix(";")
-            listed = ", ".join(f"Dtype::{dtype.name}" for dtype in self.request.dtypes)
-            words = {"opening": opening, "matrix": call.matrix, "axis": axis, "listed": listed}
-            calls.append(self._filled(WORKSPACE, **words))
-        return "\n".join([text, *calls])
-
 
 def _declaration(opening: str, parameters: list[str]) -> str:
     """Return a declaration in lines of limited width."""
-    room = DECLARED_WIDTH - len(opening)
+    room = WIDTH - len(opening)
     # Lines break between parameters only: their own spaces are replaced for a moment.
     joined = ", ".join(parameter.replace(" ", "\0") for parameter in parameters)
     lines = textwrap.wrap(f"{joined});", room, break_long_words=False, break_on_hyphens=False)
     return opening + ("\n" + " " * len(opening)).join(lines).replace("\0", " ")
 
 
-def _wrapped(line: str, indent: int) -> str:
-    """Return a statement in lines of limited width, aligned after its opening brace."""
-    return "\n".join(wrapped(line, indent, line.find("{") + 1))
+def _lines(lines: Iterable[str], indent: int) -> str:
+    """Return lines for a word of the template that is indented."""
+    return f"\n{' ' * indent}".join(lines).lstrip()
+
+
+def _wrapped(lines: Iterable[str], indent: int) -> str:
+    """Return statements in lines of limited width, aligned after their opening braces, for a word
+    of the template that is indented."""
+    found = (part for line in lines for part in wrapped(line, indent, line.find("{") + 1))
+    return "\n".join(found).lstrip()

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from string import Template
 
 import numpy as np
 
-from ..base.gpu import H200
 from ..catalogue.dispatch import SOFTMAX_RANKING, Rank
 from ..catalogue.expressions import Definition
 from ..catalogue.plan import INPUTS
 from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned
 from ..run.bound import Kernel
-from .cpp_text import PLANNED, TUNED
 from .lines import wrapped
 from .specialisations import file_of
 
@@ -107,45 +104,30 @@ def _definition(definition: Definition, tuned: Sequence[str]) -> list[str]:
     ]
 
 
-def given_values(names: Sequence[str]) -> str:
-    """Return the C++ struct of values that tuned plans give."""
-    members = "".join(f"    long long {name} = -1;\n" for name in names)
-    about = "// Values of Build tables that replace those of the rules; -1 is none."
-    return f"{about}\nstruct Changes {{\n{members}}};\n"
-
-
-def tuned_function(plans: Sequence[Tuned], names: Sequence[str]) -> str:
-    """Return the C++ table of tuned plans, and the function that replaces a plan by one of them."""
-    rows = []
+def tuned_lines(plans: Sequence[Tuned], names: Sequence[str]) -> list[str]:
+    """Return the lines of the C++ table of tuned plans."""
+    lines = []
     for plan in plans:
         file, _, changes = split_trial(plan.trial)
         values = ", ".join(str(dict(changes).get(name, -1)) for name in names)
         ends = f"{plan.cols[0]}, {plan.cols[1]}, {plan.rows[0]}, {plan.rows[1]}"
         whole = str(plan.problem.packed).lower()
-        rows.append(
-            f"    {{Kernel::{identifier(plan.rule)}, {plan.problem.itemsize}, {whole}, {ends}, "
+        lines.append(
+            f"{{Kernel::{identifier(plan.rule)}, {plan.problem.itemsize}, {whole}, {ends}, "
             f"plan_by<{identifier(file)}>, {{{values}}}}},"
         )
-    return Template(TUNED).substitute(
-        rows="\n".join(rows),
-        sms=H200.sms,
-        l2=H200.l2,
-        capability=H200.capability,
-    )
+    return lines
 
 
-def planned(steps: Sequence[str], best: bool, tuned: bool = False) -> str:
-    """Return the C++ function that plans a matrix: for the only kernel, or for the first one in the
-    order of `choose` that accepts it, which a tuned plan may replace."""
-    rules, about, chosen = identifier(steps[0]), "// The plan of a matrix on a GPU.\n", ""
-    if best:
-        rules, lines = "Best", ["Plan plan;"]
-        for rank in SOFTMAX_RANKING:
-            if (step := file_of(rank.file)) in steps:
-                lines += _rank(rank, identifier(step), "faster(plan, *this)" if tuned else "plan")
-        about, chosen = "", "// That of the first of these kernels that accepts the matrix.\n"
-        chosen += _rules(rules, [*lines, "return plan;"]) + "\n"
-    return chosen + about + Template(PLANNED).substitute(rules=rules)
+def choice(steps: Sequence[str], tuned: bool) -> str:
+    """Return the C++ struct that plans a matrix for the first kernel in the order of `choose` that
+    accepts it; a tuned plan may replace that."""
+    lines, result = ["Plan plan;"], "faster(plan, *this)" if tuned else "plan"
+    for rank in SOFTMAX_RANKING:
+        if (step := file_of(rank.file)) in steps:
+            lines += _rank(rank, identifier(step), result)
+    about = "// The plan of the first of these kernels that accepts the matrix."
+    return f"{about}\n{_rules('Best', [*lines, 'return plan;'])}"
 
 
 def _rank(rank: Rank, rules: str, result: str) -> list[str]:
@@ -153,9 +135,9 @@ def _rank(rank: Rank, rules: str, result: str) -> list[str]:
     own, condition = _own_names(rank), rank.when.text
     for name in own:
         condition = re.sub(rf"\b{name}\b", f"plan.{name}", condition)
-    parts = [f"if ({condition})", f"if (use(plan, {rules}{{*this}}.plan()))"]
-    joined = " ".join(parts[::-1] if own else parts)
-    return [f"// {re.sub('[{}]', '', rank.reason)}", f"{joined} return {result};"]
+    parts = [f"bool({condition})", f"use(plan, {rules}{{*this}}.plan())"]
+    joined = " && ".join(parts[::-1] if own else parts)
+    return [f"// {re.sub('[{}]', '', rank.reason)}", f"if ({joined}) return {result};"]
 
 
 def _rules(name: str, lines: Sequence[str], more: str = "") -> str:

@@ -26,7 +26,7 @@ def test_a_kernel_becomes_one_file(tmp_path: Path, capsys) -> None:
     compiling = "nvcc -std=c++17 -O3 -ftz=true -arch=sm_90 -c "
     printed = f"{file}: {text.count(chr(10))} lines\n{compiling}{file}\n"
     assert capsys.readouterr().out == printed  # where it lies
-    assert f"//     {compiling}fast.cu\n" in text  # wherever it lies
+    assert f"    {compiling}fast.cu\n" in text  # wherever it lies
     assert "cudaError_t fast(const float* x, float* y, long long rows, long long cols," in text
     assert "kernels/08_cluster.cu" in text and "tuned on an NVIDIA H200" in text
     assert text.startswith("// SPDX-License-Identifier: MIT\n// Copyright (c) ")

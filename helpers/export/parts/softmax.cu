@@ -1,28 +1,27 @@
-"""The text that exported C++ files share, as templates of `string.Template`; see `lines.chosen`."""
+// ${licence}
+// ${copyright}
 
-HEAD = """\
-${licence}
-${copyright}
-
-${name}(${parameters}, ...): ${operation}, for arrays in GPU memory. For ${shapes}: ${count}. The \
-comment at the head of each kernel below defines result and arguments.
+/*
+${name}(${parameters}, ...): ${operation}, for arrays in GPU memory.
+For ${shapes}: ${count}.
+The comment at the head of each kernel below defines result and arguments.
 
 ${origin}
+The plan was tuned on an ${tuned_on}.
 
-Compile this file once, on its own, and link it to its callers. Do not add code to it: it includes \
+Compile this file once, on its own, and link it to its callers. Do not add code to it: it includes
 itself.
 
     ${compile}
 
--ftz=true flushes denormal numbers to 0; without it the machine code is not the one that was \
-measured. Requires CUDA 12.0 or newer. Other files define ${upper}_DECLARATIONS and include this \
+-ftz=true flushes denormal numbers to 0; without it the machine code is not the one that was
+measured. Requires CUDA 12.0 or newer. Other files define ${upper}_DECLARATIONS and include this
 file, or declare:
 
-${declarations}
+    ${declared}
 
-Sizes are in elements. A call enqueues one launch on the stream, allocates nothing, \
-and can be captured in a graph. For an empty matrix it returns cudaSuccess without a launch. Other \
-errors:
+Sizes are in elements. A call enqueues one launch on the stream, allocates nothing, and can be
+captured in a graph. For an empty matrix it returns cudaSuccess without a launch. Other errors:
 
     cudaErrorInvalidValue: a pointer is null, an output overlaps another array, the workspace
         is too small, or the kernel does not accept these sizes or numbers
@@ -31,18 +30,29 @@ errors:
     cudaErrorNoKernelImageForDevice: the GPU is too old
     cudaErrorCooperativeLaunchTooLarge: the GPU cannot hold all blocks at once  // [cooperative]
 
-Some launches need a workspace: GPU memory that you zero once, and that every launch leaves \
-zeroed.  // [workspace]
+Some launches need a workspace, GPU memory that is zero before and after each:  // [workspace]
 
     const size_t bytes = ${name}_workspace(${sizes});  // 0 if none is needed
     if (bytes) cudaMalloc(&workspace, bytes), cudaMemset(workspace, 0, bytes);
-    ${name}(${names}, workspace, bytes, stream);
+    ${name}(${parameters}, workspace, bytes, stream);
 
-Launches that may run at the same time, on other streams or in graphs, need a workspace each. Zero \
-it again after a launch that was aborted.  // [workspace]
-"""
+Launches that may run at the same time, on other streams or in graphs, need one  // [workspace]
+each. Zero it again after a launch that was aborted.  // [workspace]
+*/
 
-PLAN = """\
+#ifndef SOFTMAX_WORKLOG_TEXT  // else this file, or one like it, includes itself
+#ifndef ${upper}_FILE
+#define ${upper}_FILE
+
+${includes}
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace ${name}_parts {
+
 // ---- plan: the specialisation for a matrix, and its launch --------------------------------------
 
 #pragma GCC diagnostic push
@@ -50,11 +60,6 @@ PLAN = """\
 
 enum class Dtype { ${dtypes} };
 enum class Kernel { ${kernels} };
-
-constexpr long long bytes_of([[maybe_unused]] Dtype dtype)
-{
-    return ${bytes};
-}
 
 struct Matrix {
     Dtype dtype;
@@ -79,7 +84,8 @@ struct Plan {
     long long shared = 0, workspace = 0;  // bytes
     long long cluster = 1;
     bool cooperative = false, strided = false;
-${values}};
+    ${values}  // [values]
+};
 
 struct Specialisation {
     Kernel kernel;
@@ -96,11 +102,11 @@ struct Number {
     explicit constexpr operator bool() const { return defined && value != 0; }
 };
 
-#define NUMBER_OPERATOR(sign, condition)                                                        \\
-    constexpr Number operator sign(Number a, Number b)                                          \\
-    {                                                                                           \\
-        const bool defined = a.defined && b.defined && (condition);                             \\
-        return {defined ? a.value sign b.value : 0, defined};                                   \\
+#define NUMBER_OPERATOR(sign, condition)                                                        \
+    constexpr Number operator sign(Number a, Number b)                                          \
+    {                                                                                           \
+        const bool defined = a.defined && b.defined && (condition);                             \
+        return {defined ? a.value sign b.value : 0, defined};                                   \
     }
 NUMBER_OPERATOR(+, true)
 NUMBER_OPERATOR(-, true)
@@ -180,7 +186,7 @@ constexpr Plan refused(Plan plan, cudaError_t error)
 constexpr Plan accepted(Plan plan)
 {
     for (const long long macro : plan.macros)
-        if (macro < 0 || macro > ${max_int}) return plan;
+        if (macro < 0 || macro > 2147483647) return plan;
     plan.error = cudaSuccess;
     return plan;
 }
@@ -195,7 +201,7 @@ constexpr bool use(Plan& plan, const Plan& other)
 // outer * inner, or -1 if one of them is invalid.  // [axis]
 constexpr long long product(long long outer, long long inner)
 {
-    const bool fit = outer >= 0 && outer <= ${max_int} && inner >= 0 && inner <= ${max_int};
+    const bool fit = outer >= 0 && outer <= 2147483647 && inner >= 0 && inner <= 2147483647;
     return fit ? outer * inner : -1;
 }
 
@@ -203,42 +209,21 @@ constexpr long long product(long long outer, long long inner)
 // the address space, so that products in plans fit 64 bits.
 constexpr bool checked(const Matrix& matrix)
 {
-    if (matrix.rows < 1 || matrix.rows > ${max_int}) return false;
-    if (matrix.cols < 1 || matrix.cols > ${max_int}) return false;
-    const long long most = ${max_bytes} / matrix.size / matrix.rows;
+    if (matrix.rows < 1 || matrix.rows > 2147483647) return false;
+    if (matrix.cols < 1 || matrix.cols > 2147483647) return false;
+    const long long most = 144115188075855872 / matrix.size / matrix.rows;
     if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false;  // [axis]
     return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
         && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
 }
-"""
 
-PLANNED = """\
-constexpr Plan planned(const Matrix& matrix, const Gpu& gpu)
-{
-    return checked(matrix) ? ${rules}{{matrix, gpu}}.plan() : Plan{};
-}
+// Values of Build tables that replace those of the rules; -1 is none.  // [tuned]
+struct Changes {
+    ${changes}  // [changes]
+};
 
-#pragma GCC diagnostic pop
-"""
-
-LOOK = """\
-// The index of the specialisation for a plan; -1 if this file has none.
-constexpr int index_of(const Plan& plan, Dtype dtype)
-{
-    int index = 0;
-    for (const Specialisation& one : specialisations) {
-        bool same = one.kernel == plan.kernel && one.dtype == dtype;
-        int at = 0;
-        for (const long long macro : one.macros) same = same && macro == plan.macros[at++];
-        if (same) return index;
-        ++index;
-    }
-    return -1;
-}
-"""
-
-TUNED = """\
-// Where tuning on an NVIDIA H200 found a faster plan than the rules.
+${plans}
+// Where tuning on an NVIDIA H200 found a faster plan than the rules.  // [tuned]
 struct Tuned {
     Kernel rule;          // whose plan is replaced
     long long size;       // bytes per element
@@ -248,17 +233,17 @@ struct Tuned {
     Changes given;
 };
 
-template <class Rules>
-constexpr Plan plan_by(const Problem& problem, const Changes& given)
+template <class Rules>  // [tuned]
+constexpr Plan plan_by(const Problem& problem, const Changes& given)  // [tuned]
 {
     return Rules{problem}.plan(given);
 }
 
-constexpr Tuned tuned[] = {
-${rows}
+constexpr Tuned tuned[] = {  // [tuned]
+    ${tuned}
 };
 
-constexpr Plan faster(const Plan& rule, const Problem& problem)
+constexpr Plan faster(const Plan& rule, const Problem& problem)  // [tuned]
 {
     const Matrix& matrix = problem.matrix;
     const Gpu& gpu = problem.gpu;
@@ -275,9 +260,41 @@ constexpr Plan faster(const Plan& rule, const Problem& problem)
     }
     return rule;
 }
-"""
 
-SPECIALISATIONS = """\
+${choice}
+// The plan of a matrix on a GPU.
+constexpr Plan planned(const Matrix& matrix, const Gpu& gpu)
+{
+    return checked(matrix) ? ${rules}{{matrix, gpu}}.plan() : Plan{};
+}
+
+#pragma GCC diagnostic pop
+
+// The specialisations in this file, by the macros of their Build tables.
+constexpr Specialisation specialisations[] = {
+    ${specialisations}
+};
+
+// The index of the specialisation for a plan; -1 if this file has none.
+constexpr int index_of(const Plan& plan, Dtype dtype)
+{
+    int index = 0;
+    for (const Specialisation& one : specialisations) {
+        bool same = one.kernel == plan.kernel && one.dtype == dtype;
+        int at = 0;
+        for (const long long macro : one.macros) same = same && macro == plan.macros[at++];
+        if (same) return index;
+        ++index;
+    }
+    return -1;
+}
+
+}  // namespace ${name}_parts
+
+${declarations}
+
+#if defined(__CUDACC__) && !defined(${upper}_DECLARATIONS)
+
 // ---- specialisations ---------------------------------------------------------------------------
 
 // This file includes itself once per specialisation: the text of a kernel, at the end of the file,
@@ -290,15 +307,17 @@ SPECIALISATIONS = """\
 #define SOFTMAX_WORKLOG_TEXT
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 177  // a kernel need not use all constants of the files that it includes
-"""
 
-LAUNCH = """\
+${included}
+#pragma nv_diagnostic pop
+#undef SOFTMAX_WORKLOG_TEXT
+
 // ---- launch ------------------------------------------------------------------------------------
 
 namespace ${name}_parts {
 
 const void* const functions[] = {
-${functions}
+    ${functions}
 };
 constexpr int function_count = sizeof(functions) / sizeof(functions[0]);  // [limits]
 
@@ -363,7 +382,7 @@ static long long start(const void* address)
 
 // The arguments of a call other than sizes.
 struct Given {
-${members}
+    ${members}
 };
 
 // An array argument.
@@ -398,12 +417,14 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
     return cudaSuccess;
 }
 
-static cudaError_t launch(Matrix matrix, Given given, ${workspace}cudaStream_t stream)
+static cudaError_t launch(
+    Matrix matrix, Given given, ${more})
 {
     const bool empty = ${empty};
     if (empty && matrix.rows >= 0 && matrix.cols >= 0) return cudaSuccess;
     if (${nulls}) return cudaErrorInvalidValue;
-${checks}    matrix.x_start = start(given.${first});
+    ${checks}  // [checks]
+    matrix.x_start = start(given.${first});
     matrix.y_start = start(given.${last});
     int index = -1;
     Plan plan;
@@ -416,7 +437,7 @@ ${checks}    matrix.x_start = start(given.${first});
         index = index_of(plan, matrix.dtype);
         if (index < 0) return cudaErrorNotSupported;
         const Array arrays[] = {
-${arrays}
+            ${arrays}
         };
         if (const cudaError_t error = check_arrays(arrays)) return error;
         if (!device->ready[index])  // [limits]
@@ -436,42 +457,34 @@ ${arrays}
     cooperative.val.cooperative = 1;  // [cooperative]
     config.attrs = &cooperative;  // [cooperative]
     config.numAttrs = plan.cooperative;  // [cooperative]
-${taken}
+    ${taken}
     return cudaLaunchKernelExC(&config, functions[index], ${list});
 }
 
 }  // namespace ${name}_parts
-"""
 
-CALL = """\
-${opening}
-{
-    using namespace ${name}_parts;
-    constexpr Dtype dtype = Dtype::${dtype};
-    const Matrix matrix = {dtype, bytes_of(dtype), ${matrix}, 0, 0${axis}};
-    return launch(matrix, {${values}}, ${rest});
-}
-"""
-
-WORKSPACE = """\
-// The workspace that calls with these sizes need on the current device, in bytes; 0 if none.
-${opening}
+${calls}
+// The bytes of workspace that calls with these sizes need on the current device.  // [workspace]
+${workspace}
 {
     using namespace ${name}_parts;
     const std::lock_guard<std::mutex> lock(mutex);
     Device* device = nullptr;
     if (current_device(device)) return 0;
     long long bytes = 0;
-    for (const Dtype dtype : {${listed}}) {
-        const long long size = bytes_of(dtype);
-        for (const long long x_start : {0LL, size})
-            for (const long long y_start : {0LL, size}) {
-                const Plan plan =
-                    planned({dtype, size, ${matrix}, x_start, y_start${axis}},
-                            device->gpu);
+    for (Matrix matrix : {${matrices}})
+        for (const long long x_start : {0LL, matrix.size})
+            for (const long long y_start : {0LL, matrix.size}) {
+                matrix.x_start = x_start;
+                matrix.y_start = y_start;
+                const Plan plan = planned(matrix, device->gpu);
                 if (plan.error == cudaSuccess && plan.workspace > bytes) bytes = plan.workspace;
             }
-    }
     return static_cast<size_t>(bytes);
 }
-"""
+
+#endif  // what nvcc compiles, once
+#endif  // ${upper}_FILE
+
+${texts}
+#endif
