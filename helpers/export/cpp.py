@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import textwrap
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from ..simt.cuda_text import strip_comments
 from ..simt.words import counted
 from .cpp_call import CppCall
 from .cpp_plan import choice, identifier, kernel_plan, table_names, tuned_lines
-from .lines import WIDTH, chosen, wrapped
+from .lines import chosen, listed, wrapped
 from .request import COPYRIGHT, LICENCE, TUNED_ON, ExportError, ExportRequest, origin
 from .sources import complete_text
 from .specialisations import Specialisation, specialisations, tuned_plans
@@ -177,13 +176,13 @@ class _CppFile:
         given = f"{{{', '.join(argument.name for argument in self.call.arguments)}}}"
         for dtype in self.request.dtypes:
             parameters = [*self.call.parameters(dtype), *self._more]
-            declared.append(_declaration(f"cudaError_t {name}(", parameters))
+            declared.append(_declaration("cudaError_t", name, parameters))
             call = f"return launch({', '.join([self._matrix(dtype), given, *rest])});"
             lines = [declared[-1].removesuffix(";"), "{", f"    using namespace {name}_parts;"]
             defined.append("\n".join([*lines, *wrapped(call, 4), "}", ""]))
         if self.call.workspace:
             sizes = [f"long long {size}" for size in self.call.sizes]
-            declared.append(_declaration(f"size_t {name}_workspace(", sizes))
+            declared.append(_declaration("size_t", f"{name}_workspace", sizes))
         return declared, defined
 
     # ---- plans ------------------------------------------------------------------------------
@@ -270,13 +269,11 @@ class _CppFile:
             yield ""
 
 
-def _declaration(opening: str, parameters: list[str]) -> str:
+def _declaration(result: str, name: str, parameters: list[str]) -> str:
     """Return a declaration in lines of limited width."""
-    room = WIDTH - len(opening)
-    # Lines break between parameters only: their own spaces are replaced for a moment.
-    joined = ", ".join(parameter.replace(" ", "\0") for parameter in parameters)
-    lines = textwrap.wrap(f"{joined});", room, break_long_words=False, break_on_hyphens=False)
-    return opening + ("\n" + " " * len(opening)).join(lines).replace("\0", " ")
+    opening = f"{result} {name}("
+    hanging = len(opening)
+    return "\n".join(listed(opening.replace(" ", "\0"), parameters, ");", 0, hanging))
 
 
 def _lines(lines: Iterable[str], indent: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 WIDTH = 100  # columns of a line of code
 
@@ -20,6 +20,14 @@ def wrapped(text: str, indent: int, hanging: int = 4) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def listed(
+    opening: str, parts: Sequence[str], closing: str, indent: int, hanging: int
+) -> list[str]:
+    """Return a list in such lines, which break between its parts only."""
+    text = opening + ", ".join(part.replace(" ", "\0") for part in parts) + closing
+    return [line.replace("\0", " ") for line in wrapped(text, indent, hanging)]
 
 
 def chosen(template: str, properties: Collection[str]) -> str:

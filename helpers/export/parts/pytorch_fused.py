@@ -84,21 +84,20 @@ def scaled_masked_softmax(
         if given is not None and not broadcasts(given.shape, x.shape):
             shapes = f"{tuple(given.shape)} cannot be broadcast to {tuple(x.shape)}"
             raise ValueError(f"{name} of shape {shapes}")
-    below = diagonal_of(is_causal, diagonal)
+    o = Options(mask, bias, scale, diagonal_of(is_causal, diagonal), log, zero_masked_rows)
     if not (
         _supported(x, mask, bias)
         and (bias is None or bias.dtype == x.dtype)
         and dtype in (None, x.dtype, torch.float32)
         and 0 <= dropout_p < 1
     ):
-        y = _composed(x, Options(mask, bias, scale, below, log, zero_masked_rows), dtype)
+        y = _composed(x, o, dtype)
         return functional.dropout(y, dropout_p) if dropout_p else y
     wide = x.dtype != torch.float32 and (dtype == torch.float32 or _autocast("cuda"))
     inside = dropout_p > 0 and not log
     seed = torch.randint(2**62, (), device="cpu") if inside else None
-    p = dropout_p if inside else 0.0
-    options = Options(mask, bias, float(scale), below, log, zero_masked_rows, wide, p, seed)
-    y = _operator("scaled_masked_softmax")(x, *options)
+    o = o._replace(scale=float(scale), wide=wide, p=dropout_p if inside else 0.0, seed=seed)
+    y = _operator("scaled_masked_softmax")(x, *o)
     return y if inside or not dropout_p else functional.dropout(y, dropout_p)
 
 
@@ -295,7 +294,7 @@ def _fused_gradient(ctx, dy: Tensor) -> tuple:
     dbias = dx.sum_to_size(ctx.bias_shape) if by_bias else None
     if by_bias and o.scale != 1:
         dx = dx * o.scale
-    return dx, None, dbias, *[None] * 8
+    return dx, None, dbias, *[None] * (len(Options._fields) - 2)
 
 
 def _run_backward(y: Tensor, dy: Tensor, dim: int, *options) -> Tensor:
@@ -374,9 +373,9 @@ def _no_second_derivative(ctx, *_) -> None:
 
 # For operators that are gradients: nothing is kept, and a second derivative is an error.
 _OF_GRADIENTS = (lambda ctx, inputs, output: None), _no_second_derivative
-_OPTIONS = (
-    "Tensor? mask, Tensor? bias, float scale, int? diagonal, bool log, bool zero, bool wide, "
-    "float p, Tensor? seed, bool from_x"
+_OPTIONS = ", ".join(
+    f"{kind.__forward_arg__.replace(' | None', '?')} {name}"
+    for name, kind in Options.__annotations__.items()
 )
 _register(
     f"scaled_masked_softmax(Tensor x, {_OPTIONS}) -> Tensor",
