@@ -22,7 +22,7 @@ from ..catalogue.registry import split_trial
 from ..catalogue.tuned import Tuned, tuned_table
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
-from .lines import WIDTH, chosen, wrapped
+from .lines import WIDTH, chosen, listed, wrapped
 from .request import (
     COPYRIGHT,
     LICENCE,
@@ -32,7 +32,7 @@ from .request import (
     origin,
     takes_matrix,
 )
-from .sources import complete_text, texts, without_unused
+from .sources import complete_text, texts
 from .specialisations import file_of
 
 PARTS = Path(__file__).parent / "parts"
@@ -180,9 +180,8 @@ def _ranking() -> str:
 
 def _entry(rank: Rank) -> list[str]:
     """Return an entry of a ranking: the kernel, its condition and the reason."""
-    parts = map(_text, (file_of(rank.file), _python(rank.when), rank.reason))
-    entry = ", ".join(part.replace(" ", "\xa0") for part in parts)  # strings are not broken
-    return [line.replace("\xa0", " ") for line in wrapped(f"({entry}),", 8, 1)]
+    parts = [*map(_text, (file_of(rank.file), _python(rank.when), rank.reason))]
+    return listed("(", parts, "),", 8, 1)
 
 
 def _tuned_plans(plans: Sequence[Tuned]) -> str:
@@ -193,18 +192,16 @@ def _tuned_plans(plans: Sequence[Tuned]) -> str:
         "# of its rules, and ranges: the first and last of cols and of rows.",
         "TUNED: dict[tuple[str, int, bool], tuple[tuple, ...]] = {",
     ]
-    tables: dict[tuple, dict[str, list[str]]] = {}
+    tables: dict[tuple, dict[tuple, list[str]]] = {}
     for plan in plans:
         table = tables.setdefault((plan.rule, plan.problem.itemsize, plan.problem.packed), {})
-        numbers = str((*plan.cols, *plan.rows)).replace(" ", "\xa0")  # not to be broken
         step = file_of(plan.trial)
-        values = json.dumps(dict(sorted(load(step).changes))).replace(" ", "\xa0")
-        table.setdefault(f"{_text(split_trial(step).file)}, {values}", []).append(numbers)
+        trial = _text(split_trial(step).file), json.dumps(dict(sorted(load(step).changes)))
+        table.setdefault(trial, []).append(str((*plan.cols, *plan.rows)))
     for (rule, size, packed), table in tables.items():
         lines.append(f"    ({_text(rule)}, {size}, {packed}): (")
         for trial, ranges in table.items():
-            entry = f"({trial}, {', '.join(ranges)}),"
-            lines += (line.replace("\xa0", " ") for line in wrapped(entry, 8, 1))
+            lines += listed("(", [*trial, *ranges], "),", 8, 1)
         lines.append("    ),")
     return "\n".join([*lines, "}"])
 
@@ -263,8 +260,7 @@ def _sources(files: Sequence[str], best: bool) -> str:
     """Return the table of the texts of kernels and of the files that they include. The text of one
     kernel is complete and keeps its comments, so that a reader can follow the kernel."""
     if best:
-        found = without_unused(texts(files, NOT_EXPORTED))
-        found = {name: _compact(text) for name, text in found.items()}
+        found = {name: _compact(text) for name, text in texts(files).items()}
     else:
         found = {file: complete_text(file, NOT_EXPORTED) for file in files}
     entries = (f"    {_text(name)}: r'''\n{text}'''," for name, text in found.items())
