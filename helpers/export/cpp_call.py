@@ -1,7 +1,8 @@
 """The interface of an exported C++ function: its parameters, their checks, and the arguments of the
 kernel.
 
-Sizes and row counts are `long long` in the function and int in the kernel, once they are checked.
+Sizes and row counts are `long long` in the function and int in the kernel, which reads their lower
+half once they are checked: hosts of CUDA are little-endian.
 Parameters of a kernel that no feature of the file uses get a null pointer or a neutral number.
 """
 
@@ -161,46 +162,31 @@ class CppCall:
     # ---- arguments of the kernel ----------------------------------------------------------------
 
     def members(self) -> list[str]:
-        """Return the members of `Given`."""
+        """Return the members of `Given`; those that a call does not give are neutral."""
+        given = {argument.name for argument in self.arguments}
+        unused = {p.name for kernel in self.kernels for p in kernel.parameters} - given
+        others = {a.name: a for a in self.operation.arguments if a.name in unused}
         return [
-            f"{'void*' if a.output else 'const void*' if a.shape else TYPES[a.dtype]} {a.name};"
-            for a in self.arguments
+            *(f"{_member(argument)};" for argument in self.arguments),
+            *(f"{_member(argument)} = {_neutral(argument)};" for argument in others.values()),
         ]
 
     def taken(self) -> tuple[list[str], str]:
-        """Return statements that set up the arguments of kernels, and the list that a plan uses."""
+        """Return the lists of arguments of kernels, and the expression for that of a plan."""
+        places = {name: f"&matrix.{name}" for name in ("rows", "cols", "x_stride", "y_stride")}
+        places |= {"dim": "&matrix.cols", "inner": "&matrix.inner"}
+        places |= {name: f"&{name}" for name in ("outer", "workspace")}
+        lines: list[str] = []
         lists = {kernel.header.strided: kernel for kernel in self.kernels}
-        variables, both = {}, len(lists) > 1
         for strided, kernel in sorted(lists.items()):
             # Without a workspace of its own, a kernel ignores that of another one.
             names = dict.fromkeys(
                 [p.name for p in kernel.parameters] + ["workspace"] * self.workspace
             )
-            places = []
-            for name in names:
-                declaration, place = self._argument(name)
-                variables |= {declaration: None} if declaration else {}
-                places.append(place)
-            own = ("strided" if strided else "plain") if both else "taken"
-            variables[f"void* {own}[] = {{{', '.join(places)}}};"] = None
-        return [*variables], "plan.strided ? strided : plain" if both else "taken"
-
-    def _argument(self, name: str) -> tuple[str, str]:
-        """Return the address of a kernel's argument, and before it the declaration of a variable if
-        the function has it as another type, or not at all."""
-        given = {argument.name: argument for argument in self.arguments}
-        if name == "workspace":
-            return "", "&workspace"
-        if name.endswith("_stride"):
-            return "", f"&matrix.{name}"
-        if name in self.operation.sizes:
-            return f"int {name} = static_cast<int>({SIZES[name]});", f"&{name}"
-        if name not in given:
-            every = {argument.name: argument for argument in self.operation.arguments}
-            return f"{_neutral(every[name])};", f"&{name}"
-        if given[name].dtype == "int32":
-            return f"int {name} = static_cast<int>(given.{name});", f"&{name}"
-        return "", f"&given.{name}"
+            own = ("strided" if strided else "plain") if len(lists) > 1 else "taken"
+            addresses = (places.get(name, f"&given.{name}") for name in names)
+            lines.append(f"void* {own}[] = {{{', '.join(addresses)}}};")
+        return lines, "plan.strided ? strided : plain" if len(lists) > 1 else "taken"
 
 
 def parameter(argument: Argument, dtype: np.dtype) -> str:
@@ -213,11 +199,12 @@ def parameter(argument: Argument, dtype: np.dtype) -> str:
     return f"{'' if argument.output else 'const '}{kind}* {argument.name}"
 
 
+def _member(argument: Argument) -> str:
+    kind = "const void*" if argument.shape else TYPES[argument.dtype]
+    return f"{'void*' if argument.output else kind} {argument.name}"
+
+
 def _neutral(argument: Argument) -> str:
-    """Return a variable for a parameter that no feature uses."""
-    if argument.shape:
-        return f"const void* {argument.name} = nullptr"
-    kind = "int" if argument.dtype == "int32" else TYPES[argument.dtype]
+    """Return the value of an argument that no feature uses."""
     value = 1 if isinstance(argument.neutral, tuple) else argument.neutral
-    number = f"{value}f" if argument.dtype == "float32" else str(int(value))
-    return f"{kind} {argument.name} = {number}"
+    return "nullptr" if argument.shape else str(int(value))

@@ -457,6 +457,8 @@ static cudaError_t launch(
     cooperative.val.cooperative = 1;  // [cooperative]
     config.attrs = &cooperative;  // [cooperative]
     config.numAttrs = plan.cooperative;  // [cooperative]
+    long long outer = matrix.rows / matrix.inner;  // [axis]
+    // The kernel reads the lower half of a size as an int.
     ${taken}
     return cudaLaunchKernelExC(&config, functions[index], ${list});
 }
