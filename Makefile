@@ -38,7 +38,7 @@ $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	if grep -q "CUDA 12" $(READY); then echo "nvcc is pinned for CUDA 13 alone"; else $(INSTALL_NVCC); fi
 	@touch $@
 
-run: $(READY) ## run the series, check every kernel, draw the summary (ARGS=--all: deeper ones)
+run: $(READY) ## run the series, check every kernel, print a summary (ARGS=--all: deeper ones)
 	$(PY) -m helpers.commands.run $(ARGS)
 
 lab: $(READY) ## open your copy of the first notebook, mine/00_the_limit.ipynb, in JupyterLab
