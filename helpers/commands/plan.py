@@ -2,12 +2,12 @@
 options, and the launch.
 
     python -m helpers.commands.plan 08_cluster 1024 262144
-    python -m helpers.commands.plan 09_grid 1 1048576 --dtype bfloat16 --sms 114
+    python -m helpers.commands.plan 09_grid 1 1048576 --dtype bfloat16 --gpu 114,52428800,90
     python -m helpers.commands.plan choose 4096 1000 --x-stride 1024
 
 The kernel is a step, a variant or a trial, or "choose" for the one that ought to be fastest; then
 it says first why that one, and why none of those before it. Plans are for the GPU in use, where
-there is none for an H200; the options replace its numbers.
+there is none for an H200, or for the one that --gpu names as in exports.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
-from ..base.gpu import gpu_for_plans, replaying
+from ..base.gpu import replaying
 from ..catalogue.dispatch import choose, why
 from ..catalogue.registry import split_trial
 from ..problem.problem import DTYPES
@@ -25,27 +24,22 @@ from ..run.bound import BoundKernel, load
 from ..simt import CUPY_OPTIONS
 from ..simt.hardware import STATIC_SHARED_BYTES
 from ..simt.words import at_least
+from .export import gpu as named_gpu
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status: 0, or 2 if there is no such plan."""
     options = parse_arguments(arguments)
-    changes = {
-        name: value
-        for name in ("sms", "l2", "capability")
-        if (value := getattr(options, name)) is not None
-    }
     step, shape = options.kernel, (options.rows, options.cols, options.dtype)
     strides = {"x_stride": options.x_stride, "y_stride": options.y_stride}
     try:
-        # As it is, the GPU in use is not given, so that what was tuned on it counts.
-        gpu = replace(gpu_for_plans(), **changes) if changes else None
+        gpu = options.gpu  # None for the GPU in use, so that what was tuned on it counts
         if step == "choose":
             step = choose(*shape, gpu, **strides)
             print(f"{why(*shape, gpu, **strides)}\n")
         bound = load(step).bind(*shape, gpu, **strides)
-        name = "an H200" if replaying() else "the GPU in use"
-        print(describe(step, bound, f"{name}, changed" if changes else name))
+        name = "a GPU" if gpu else "an H200" if replaying() else "the GPU in use"
+        print(describe(step, bound, name))
     except (FileNotFoundError, ValueError, RuntimeError) as error:  # the last: no GPU
         print(error, file=sys.stderr)
         return 2
@@ -65,9 +59,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("x", "y"):
         help = f"elements from one row of {name} to the next, cols if not given"
         parser.add_argument(f"--{name}-stride", type=at_least(1), help=help)
-    parser.add_argument("--sms", type=at_least(1), help="multiprocessors of the GPU")
-    parser.add_argument("--l2", type=at_least(1), metavar="BYTES", help="its L2 cache")
-    parser.add_argument("--capability", type=at_least(1), help="its compute capability, 90 for 9.0")
+    help = "multiprocessors, bytes of L2 and compute capability: 132,62914560,90"
+    parser.add_argument("--gpu", type=named_gpu, help=help)
     return parser.parse_args(arguments)
 
 

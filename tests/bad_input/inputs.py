@@ -334,7 +334,7 @@ LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     ),
     "simt ": (command.main, ["scale.cu", "--kernel", "scale", "--format", "json"]),
     "simulate": (simulate.main, ["naive.cu", "--shape", "4x64", "--dtype", "float32"]),
-    "plan": (plan.main, "01_naive 64 1024 --dtype float32 --sms 132 --capability 90".split()),
+    "plan": (plan.main, "01_naive 64 1024 --dtype float32 --gpu 132,62914560,90".split()),
     "plan ": (plan.main, "choose 64 1024 --x-stride 1024".split()),
     "export": (export.main, "08_cluster 64x1024 --name fast --gpu 132,50000000,90".split()),
     "export ": (export.main, "best --as torch --name fast".split()),

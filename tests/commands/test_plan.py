@@ -27,7 +27,7 @@ def test_shared_memory_past_48_kb_in_all_must_be_asked_for(step, rows, cols, ask
 def test_strides_reach_the_plan_and_its_arguments(monkeypatch, capsys) -> None:
     monkeypatch.setattr("helpers.commands.plan.load", lambda step: Kernel(APART))
     strides = ["--x-stride", "105", "--y-stride", "102"]
-    assert main(["apart", "4", "100", *strides, "--capability", "80"]) == 0
+    assert main(["apart", "4", "100", *strides, "--gpu", "132,62914560,80"]) == 0
     said = capsys.readouterr().out
     assert "arguments  x, y, 4, 100, 105, 102, 16 bytes of zeros" in said
     assert "CLUSTER = 1" in said and "AHEAD   = 0" in said

@@ -103,7 +103,12 @@ def test_plan_and_show_say_what_was_tuned(machine, capsys) -> None:
     assert plan_command.main(["choose", "65536", "512", *"--dtype bfloat16".split()]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{FAST}: tuned here on ") and "-DLANES=16" in said
-    assert plan_command.main(["choose", "65536", "512", *"--dtype bfloat16 --sms 114".split()]) == 0
+    assert (
+        plan_command.main(
+            ["choose", "65536", "512", *"--dtype bfloat16 --gpu 114,62914560,90".split()]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.startswith("10_sixteen_bit: ")
     assert command.main(["--show"]) == 0
     said = capsys.readouterr().out
