@@ -170,7 +170,7 @@ def summary_table(
             cells += [f"{case.share:.3f}", f"{case.gbps:.0f}"] if case else ["-", "-"]
         rows.append(cells)
     ends = [f"kernel {where}", *(verdict.splitlines()[0] for verdict in verdicts.values())]
-    title = "Fractions of a copy's bandwidth; docs/results.md has the records."
+    title = "Fractions of the bandwidth of a copy, or of the operation's baseline (docs/results.md)"
     table = [f"{line}  {end}" for line, end in zip(aligned(rows), ends, strict=True)]
     return "\n".join(["", title, *table])
 
