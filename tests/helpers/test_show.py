@@ -89,7 +89,8 @@ OPTIONS = """extern "C" __global__ void f(float* y)
     if (DROP && y[0] > 0.0f)
         y[1] = 0.0f;
     if (DROP) y[2] = (1.0f);
-    if (DROPS) y[3] = 1.0f;
+#pragma unroll
+    for (int k = 3; DROPS && k < 4; ++k) y[k] = 1.0f;
     if (!DROP) y[4] = 1.0f;
     if (DROP || y[5] > 0.0f) y[5] = 1.0f;
     if (DROP) {
@@ -118,10 +119,10 @@ def test_a_part_that_is_not_there_is_refused(name: str, options: dict, message: 
 def test_sections_and_statements_of_options_are_folded_in_their_place(shown) -> None:
     show.kernel(OPTIONS, fold=("DROP",))
     plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    assert [number for number, _, _ in listed(plain)] == [1, 2, *range(11, 21)]
+    assert [number for number, _, _ in listed(plain)] == [1, 2, *range(11, 22)]
     assert plain.splitlines()[3] == "       ... if (DROP), 8 lines"
     assert re.findall("<summary[^>]*>(.*?)</summary>", page) == ["⋯ if (DROP), 8 lines"]
-    assert [number for number, _, _ in of_html(page)] == [*range(1, 21)]
+    assert [number for number, _, _ in of_html(page)] == [*range(1, 22)]
     show.kernel("12_fused.cu", fold=("exchange",))
     assert "    // ---- load" in shown[1]["text/plain"]
     assert "    ... exchange, 28 lines\n" in shown[1]["text/plain"]
