@@ -61,8 +61,7 @@ class Baseline:
 class Offer:
     """How a baseline computes an operation."""
 
-    # -> a call on CuPy arrays; None for two kernels of ours, which need no other library.
-    make: Callable[[Problem], interop.Call] | None
+    make: Callable[[Problem], interop.Call]  # -> a call on CuPy arrays
     refuses: Callable[[Problem], str] = lambda problem: ""  # why, or ""
     features: Set[str] | None = frozenset()  # that it has; None: all
     unwritten: tuple[str, ...] = ()  # outputs that it does not compute
@@ -117,7 +116,6 @@ def versions() -> dict[str, str]:
 # ---- all of them --------------------------------------------------------------------------------
 
 LOSS_ALONE = ("statistics",)  # unwritten
-TWO_KERNELS = "two kernels"  # of ours in sequence, beside the one that computes both
 
 
 def liger_refuses(problem: Problem) -> str:
@@ -210,6 +208,5 @@ OFFERS: Mapping[str, Mapping[str, Offer]] = {
                 "cross_entropy", "cross_entropy_fwd_out", interop.loss_and_gradient_of_quack
             )
         ),
-        TWO_KERNELS: Offer(None),
     },
 }
