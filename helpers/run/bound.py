@@ -140,10 +140,13 @@ class Kernel:
         features = tuple(self.features.items())
         return Problem(rows, cols, dtype, operation=self.operation, features=features, **options)
 
-    def accepts(self, *sizes, gpu: Gpu | None = None, **options) -> bool:
-        """Return whether the kernel accepts the problem that `problem` returns for the other
-        arguments, on a GPU."""
-        return self.header.accepts(self.problem(*sizes, **options), gpu or gpu_for_plans())
+    def accepts(
+        self, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **options
+    ) -> bool:
+        """Return whether the kernel accepts what `problem` returns for the other arguments, on a
+        GPU."""
+        problem = self.problem(rows, cols, dtype, **options)
+        return self.header.accepts(problem, gpu or gpu_for_plans())
 
     @checked
     def bind(
