@@ -135,14 +135,14 @@ class CppCall:
     def _array(self, array: Argument) -> str:
         size = "matrix.size" if array.dtype == "T" else str(np.dtype(array.dtype).itemsize)
         rows, *columns = (SIZES.get(name, f"given.{name}") for name in array.shape)
-        cols = columns[0] if columns else "1"
         if f"{array.name}_group" in self.names:
             rows = f"ceil_div(matrix.rows, given.{array.name}_group).value * {rows}"
-        stride = f"matrix.{array.name}_stride" if array.shape == MATRIX and self.strides else cols
-        words = [f"given.{array.name}", rows, cols, stride, size, self._align(array)]
-        words.append(str(array.output).lower())
-        if self.inplace:
-            words.append(str(array.name in self.inplace).lower())
+        count = " * ".join([rows, *columns])
+        if array.shape == MATRIX and self.strides:
+            count = f"((matrix.rows - 1) * matrix.{array.name}_stride + matrix.cols)"
+        words = [f"given.{array.name}", f"{count} * {size}"]
+        words += [self._align(array), str(array.output).lower()]
+        words += [str(array.name in self.inplace).lower()] * bool(self.inplace)
         return f"{{{', '.join(words)}}},"
 
     def _align(self, array: Argument) -> str:

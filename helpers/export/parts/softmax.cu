@@ -388,20 +388,13 @@ struct Given {
 // An array argument.
 struct Array {
     const void* address;
-    long long rows, cols, stride, size;  // size: bytes per element
-    long long align;                     // required alignment in bytes
+    long long bytes;  // from the first element to the last, gaps between rows included
+    long long align;  // required alignment in bytes
     bool output;
     bool together;  // one of the two that may be the same array  // [inplace]
-
-    std::uintptr_t first() const { return reinterpret_cast<std::uintptr_t>(address); }
-    std::uintptr_t end() const
-    {
-        return first() + static_cast<std::uintptr_t>(((rows - 1) * stride + cols) * size);
-    }
 };
 
-// Checks that the arrays of a call are aligned and that no output overlaps another array, gaps
-// between rows included.
+// Checks that the arrays of a call are aligned and that no output overlaps another array.
 template <int count>
 static cudaError_t check_arrays(const Array (&arrays)[count])
 {
@@ -411,8 +404,10 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
         for (const Array& other : arrays) {
             if (array.together && other.together && array.address == other.address)  // [inplace]
                 continue;  // [inplace]
-            const bool overlap = array.first() < other.end() && other.first() < array.end();
-            if (array.output && &array != &other && overlap) return cudaErrorInvalidValue;
+            const auto first = static_cast<const char*>(array.address);
+            const auto second = static_cast<const char*>(other.address);
+            const bool apart = first + array.bytes <= second || second + other.bytes <= first;
+            if (array.output && &array != &other && !apart) return cudaErrorInvalidValue;
         }
     return cudaSuccess;
 }
