@@ -130,6 +130,29 @@ def test_the_plan_of_every_kernel_is_that_of_its_header(tmp_path: Path) -> None:
     assert {name for (name, _), found in pairs if found} == {*map(name_of, KERNELS)}
 
 
+NUMBERS = """
+using namespace f_parts;
+constexpr Number one = 1, zero = 0, none = one / zero;
+static_assert(!none.defined && !(one % zero).defined && !((zero - one) / one).defined);
+static_assert(!(none < one).defined && !(one + none).defined && !max(none, one).defined);
+static_assert((zero && none).defined && !(one && none).defined && !(none && zero).defined);
+static_assert((one || none).defined && !(zero || none).defined && !(none || one).defined);
+static_assert(pick(zero, none, 7).value == 7 && pick(one, 5, none).value == 5);
+static_assert(!pick(none, 1, 2).defined && !pick(zero, 1).defined && pick(one, 1).defined);
+static_assert(power_of_two(5).value == 8 && power_of_two(8).value == 8 && min(2, 3).value == 2);
+static_assert(ceil_div(7, 2).value == 4 && max(2, 3).value == 3 && !ceil_div(7, zero).defined);
+"""
+
+
+@needs_headers
+def test_what_is_not_defined_is_where_the_header_has_no_value(tmp_path: Path) -> None:
+    """What && and || decide before it does not matter, as in C."""
+    text = cpp.write(export_request("07_warp", ["37x320"], "f", ["float32"], [H200]))
+    (tmp_path / "numbers.cpp").write_text(text + NUMBERS)
+    done = host_compiled(tmp_path, "-fsyntax-only", "numbers.cpp")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @needs_headers
 def test_tuned_plans_of_other_kernels_alone_make_a_file(tmp_path: Path) -> None:
     """None of them changes a value of a Build table."""
