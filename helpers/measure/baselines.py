@@ -61,7 +61,8 @@ class Baseline:
 class Offer:
     """How a baseline computes an operation."""
 
-    make: Callable[[Problem], interop.Call]  # -> a call on CuPy arrays
+    # -> a call on CuPy arrays; None for two kernels of ours, which need no other library.
+    make: Callable[[Problem], interop.Call] | None
     refuses: Callable[[Problem], str] = lambda problem: ""  # why, or ""
     features: Set[str] | None = frozenset()  # that it has; None: all
     unwritten: tuple[str, ...] = ()  # outputs that it does not compute
@@ -116,6 +117,7 @@ def versions() -> dict[str, str]:
 # ---- all of them --------------------------------------------------------------------------------
 
 LOSS_ALONE = ("statistics",)  # unwritten
+TWO_KERNELS = "two kernels"  # of ours in sequence, beside the one that computes both
 
 
 def liger_refuses(problem: Problem) -> str:
@@ -208,5 +210,6 @@ OFFERS: Mapping[str, Mapping[str, Offer]] = {
                 "cross_entropy", "cross_entropy_fwd_out", interop.loss_and_gradient_of_quack
             )
         ),
+        TWO_KERNELS: Offer(None),
     },
 }

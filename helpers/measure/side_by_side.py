@@ -21,6 +21,8 @@ from ..catalogue.dispatch import chosen, launch_of, step_hash
 from ..catalogue.store import Run
 from ..problem.operations import (
     BACKWARD,
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
     SOFTMAX,
     Operation,
 )
@@ -30,8 +32,8 @@ from ..run.bound import load
 from ..run.check import WrongResult
 from ..run.references import allowed, expected, ulp
 from ..simt.words import are
-from . import baselines, bench, campaign, pipelines
-from .baselines import BASELINES, OFFERS
+from . import baselines, bench, campaign, interop, pipelines
+from .baselines import BASELINES, OFFERS, TWO_KERNELS
 from .bench import Candidate, fresh_pool
 from .campaign import CampaignTask, Failure
 from .comparison import COPIES, NEAR, Comparison, Unseen, summary
@@ -53,15 +55,36 @@ def candidate(name: str, problem: Problem, precision: Precision | None = None) -
     Call `baselines.why_not` first. A baseline compiles here or in its first call.
     """
     offer = OFFERS[problem.operation.name][name]
+    call = offer.make(problem) if offer.make else two_kernels_call(problem)
     check, given = precision or check_result, (verify, problem, numbers(problem))
     judge = partial(*given, check=check, unwritten=offer.unwritten)
-    return Candidate(offer.make(problem), {}, {}, _once(judge) if offer.in_place else judge)
+    return Candidate(call, {}, {}, _once(judge) if offer.in_place else judge)
 
 
 def _once(judge: Callable) -> Callable:
     """`judge`, which does nothing from the second call on."""
     calls = iter((judge,))
     return lambda arrays: next(calls, lambda _: None)(arrays)
+
+
+def two_kernels_call(problem: Problem) -> interop.Call:
+    """Our kernels of cross-entropy and of its gradient, in sequence."""
+    import cupy
+
+    def enqueues(operation: Operation) -> Callable:
+        at, gpu = replace(problem, operation=operation), gpu_in_use()
+        bound = load(chosen(at, gpu)).at(at, gpu)
+        bound.prepare()
+        return bound.enqueue
+
+    loss_of, gradient_of = map(enqueues, (CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD))
+    statistics = cupy.empty((problem.rows, 2), cupy.float32)
+
+    def call(x, target, dloss, loss, dx) -> None:
+        loss_of(x, target, loss, statistics)
+        gradient_of(x, target, statistics, dloss, dx)
+
+    return call
 
 
 def free_memory() -> None:
@@ -170,6 +193,8 @@ class ComparisonTask(CampaignTask):
         problem, skipped = self.problem, self.skipped()
         step = chosen(problem, gpu_in_use())
         names = [name for name in self.baselines if name not in skipped]
+        if TWO_KERNELS not in self.failed and not baselines.refusal(TWO_KERNELS, problem):
+            names.append(TWO_KERNELS)
         copies = other_copies(problem) if problem.plain and not self.seed else []
         copies = [name for name in copies if name not in self.failed]
         rule = dispatch.candidates(problem, gpu_in_use(), 1)[0] if self.seed and step else step
@@ -198,7 +223,8 @@ class ComparisonTask(CampaignTask):
     def without(self, failure: Failure) -> tuple[ComparisonTask | None, bool]:
         """Leave out a baseline or a copy that failed, which is no failure of ours."""
         culprit = failure.culprit
-        if culprit not in self.baselines and not culprit.startswith(COPIES):
+        beside = (*self.baselines, TWO_KERNELS)
+        if culprit not in beside and not culprit.startswith(COPIES):
             return None, True
         return replace(self, failed={**self.failed, culprit: failure.reason}), False
 

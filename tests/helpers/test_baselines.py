@@ -5,12 +5,14 @@ import importlib.util
 import sys
 from dataclasses import replace
 
+import cupy
 import numpy as np
 import pytest
 
+from helpers.base.gpu import H200
 from helpers.catalogue.dispatch import chosen
 from helpers.measure import baselines, interop, side_by_side
-from helpers.measure.baselines import NOT_OFFERED, OFFERS
+from helpers.measure.baselines import NOT_OFFERED, OFFERS, TWO_KERNELS
 from helpers.measure.bench import outputs_of
 from helpers.measure.gpu_arrays import buffers, poison, verify
 from helpers.measure.interop import torch_dtypes
@@ -18,6 +20,7 @@ from helpers.measure.side_by_side import check_result
 from helpers.problem.operations import CROSS_ENTROPY_BACKWARD, SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import GROUPS, entries, group_of, name_of, numbers
+from helpers.run.bound import BoundKernel
 from helpers.run.check import WrongResult
 from helpers.run.references import expected, make_input, reference
 from tests.helpers.fake_cupy import fake_cupy
@@ -149,16 +152,27 @@ def test_what_is_rounded_once_is_right_and_another_row_is_not(case: str, numpy_f
             check_result(problem.operation, values, {name: np.full_like(array, np.nan)}, features)
 
 
-def test_a_baseline_that_overwrites_its_input_is_checked_once(monkeypatch, numpy_for_cupy) -> None:
-    case = "cross-entropy with gradient, float32"
-    problem, _, written = results(case, None)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_our_two_kernels_in_sequence_are_right(dtype: str, monkeypatch) -> None:
+    """On the SIMT machine; and a baseline that overwrites its input is checked once alone."""
+
+    def enqueue(bound: BoundKernel, *arrays: np.ndarray) -> None:
+        bound.simulate(*(a.view(dtype) if a.dtype == np.uint16 else a for a in arrays))
+
+    fake = fake_cupy(RawKernel=cupy.RawKernel, __spec__=cupy.__spec__)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(BoundKernel, "prepare", lambda bound: None)
+    monkeypatch.setattr(BoundKernel, "enqueue", enqueue)
+    monkeypatch.setattr(side_by_side, "gpu_in_use", lambda: H200)
+    problem = SMALL[f"cross-entropy with gradient, {dtype}"]
     arrays, offers = arrays_of(problem), OFFERS[problem.operation.name]
-    monkeypatch.setitem(offers, "liger", replace(offers["liger"], make=lambda problem: print))
+    two = side_by_side.candidate(TWO_KERNELS, problem)
     with pytest.raises(WrongResult, match="left NaN in loss"):
-        side_by_side.candidate("liger", problem).judge(arrays)
+        two.judge(arrays)
+    two.run(*arrays)
+    two.judge(arrays)
+    monkeypatch.setitem(offers, "liger", replace(offers["liger"], make=lambda problem: two.run))
     once = side_by_side.candidate("liger", problem)
-    for place in outputs_of(problem):
-        arrays[place][...] = written[problem.arrays[place].name]
     once.judge(arrays)
     for place in outputs_of(problem):
         poison(arrays[place])
