@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..catalogue.store import REFERENCE_GPU, folder_of
-from ..measure.baselines import BASELINES, title
+from ..measure.baselines import BASELINES, TWO_KERNELS, title
 from ..measure.comparison import (
     DTYPES,
     OLDER,
@@ -75,7 +75,8 @@ def around_block() -> str:
     """The same for the other operations, alone and in pipelines."""
     cases, chains = around_cases(load_comparisons()), by_operation(load_pipelines())
     chains.pop(ALONE, None)
-    return "\n".join(tables(cases, by_operation(cases), chains))
+    both = [f"- {line}" for line in one_kernel_lines(cases)]
+    return "\n".join([*tables(cases, by_operation(cases), chains), "", *both])
 
 
 def tables(cases: Sequence[Comparison], groups: Mapping, chains: Mapping) -> list[str]:
@@ -108,7 +109,7 @@ def unseen_groups_block() -> str:
     """The related operations at problems drawn at random: a table, then the losses."""
     groups = {name: cases for name in GROUPS if (cases := load_unseen(group=name))}
     cases = [case for group in groups.values() for case in group]
-    losses = [f"- {line}" for line in loss_lines(cases)]
+    losses = [f"- {line}" for line in [*loss_lines(cases), *one_kernel_lines(cases)]]
     return "\n".join([*verdict_table(groups), "", verdicts(cases), "", *losses])
 
 
@@ -158,6 +159,22 @@ def loss_lines(cases: Iterable[Comparison]) -> list[str]:
         f"{title(case.best_baseline)}, with {case.step}; {case.share(case.step):.2f} and "
         f"{case.share(case.best_baseline):.2f} of a copy."
         for case in sorted(lost, key=lambda case: case.speedup)
+    ]
+
+
+def one_kernel_lines(cases: Sequence[Comparison]) -> list[str]:
+    """A sentence on the kernel that computes loss and gradient beside our two in sequence, if they
+    were timed."""
+    timed = [case for case in cases if TWO_KERNELS in case.timed]
+    speedups = sorted((case.speedup_over(TWO_KERNELS), name_of(case.problem)) for case in timed)
+    if not speedups:
+        return []
+    (least, at), *_, (most, _) = [speedups[0], *speedups]
+    slower = sum(speedup.below(1) for speedup, _ in speedups)
+    return [
+        f"One kernel for the loss and its gradient is {least.value:.2f} ({at}) to "
+        f"{most.value:.2f} times as fast as our two in sequence, and slower than them at {slower} "
+        f"of {len(speedups)} problems. Two passes over x instead of three would be 1.5 times."
     ]
 
 
