@@ -14,7 +14,6 @@ from tests import warm_kernels
 
 # Where kernels are only recorded and tested there is no Jupyter, and these import what it brings.
 NEED_JUPYTER = [
-    "tests/bad_input/test_repository.py",
     "tests/commands/test_lab.py",
     "tests/commands/test_pages.py",
     "tests/commands/test_run.py",

@@ -8,7 +8,7 @@ import io
 import json
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -352,16 +352,13 @@ def files_of_lines(folder: Path) -> None:
     (folder / "folder").mkdir()
 
 
-def a_line(
-    number: int, lines: Mapping[str, tuple[Callable, list[str]]] = LINES, more: Sequence[str] = ()
-) -> Input:
-    """A command line of which one to two words are others, gone, or there twice; `more` are words
-    for it."""
+def a_line(number: int) -> Input:
+    """A command line of which one to two words are others, gone, or there twice."""
     r = random.Random(f"line {number}")
-    name = r.choice([*lines])
-    main, words = lines[name][0], [*lines[name][1]]
+    name = r.choice([*LINES])
+    main, words = LINES[name][0], [*LINES[name][1]]
     for _ in range(r.randint(1, 2)):
         at = r.randrange(len(words)) if words else 0
         how = r.choice(("other", "other", "other", "gone", "new"))
-        words[at : at + (how != "new")] = [] if how == "gone" else [r.choice((*TEXTS, *more))]
+        words[at : at + (how != "new")] = [] if how == "gone" else [r.choice(TEXTS)]
     return Input(f"{name.strip()} {words!r:.200}", lambda: main(words))

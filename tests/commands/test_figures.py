@@ -1,9 +1,12 @@
 """What pages and kernel headers show of records that are made up here."""
 
+from functools import partial
+
 import pytest
 
 from helpers.catalogue import store
 from helpers.commands import figures
+from helpers.measure.records import Case
 from helpers.page.draw import style
 from helpers.page.draw.style import digest_of
 
@@ -55,6 +58,20 @@ def test_what_is_out_of_date_is_named_and_rewritten(monkeypatch, tmp_path, capsy
     assert (tmp_path / "a.md").read_text() == "old"
     assert figures.main([]) == 0 == figures.main(["--check"])
     assert (tmp_path / "c.md").read_text() == "not there yet"
+
+
+def test_a_damaged_record_is_told_and_nothing_is_written(monkeypatch, tmp_path, capsys) -> None:
+    line = partial(figures.measured_line, "01_naive")
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "wanted_texts", lambda: {"a.md": line()})
+    assert line() == "not yet"
+    path = store.path_of(Case, figures.REFERENCE_GPU)
+    path.parent.mkdir()
+    path.write_text("{}\n")
+    assert figures.main([]) == 2 and not (tmp_path / "a.md").exists()
+    said = capsys.readouterr().err
+    assert said.startswith("nvidia-h200/steps.jsonl") and said.count("\n") == 1
 
 
 def test_without_records_the_summary_says_how_they_are_made(monkeypatch, tmp_path) -> None:

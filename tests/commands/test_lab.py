@@ -128,11 +128,19 @@ def test_a_damaged_copy_is_kept(mine: Path) -> None:
     assert (mine / FIRST).read_text() == "no notebook"
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch, capsys) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(lab, "MINE", tmp_path / "file" / "mine")
+@pytest.mark.parametrize("how", ["below a file", "a link to nowhere", "a page is a folder"])
+def test_a_folder_that_cannot_be_written_is_a_sentence(how: str, mine, monkeypatch, capsys) -> None:
+    if how == "below a file":
+        monkeypatch.setattr(lab, "MINE", mine / FIRST / "mine")
+    elif how == "a link to nowhere":
+        shutil.rmtree(mine)
+        mine.symlink_to(mine.parent / "gone" / "away")
+    else:
+        (mine / FIRST).unlink()
+        (mine / FIRST).mkdir()
     assert lab.main([]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot be written" in said and said.count("\n") == 1
 
 
 # ---- measurements are hidden --------------------------------------------------------------------

@@ -109,3 +109,12 @@ def test_the_first_new_case_of_a_step_replaces_all_that_are_out_of_date(change, 
     assert command.main(["steps", "--only", "^01_naive at .* x 32768 float32"]) == 0
     found = [(case.step, case.shape) for case in store.read(Case, "nvidia-test")]
     assert found == [("01_naive", (8192, 32768)), ("07_warp", (8, 64))]
+
+
+def test_a_damaged_record_is_told_in_one_sentence(fake_gpu, capsys) -> None:
+    path = store.path_of(Case, "nvidia-test")
+    path.parent.mkdir()
+    path.write_text("{}\n")
+    assert command.main(["steps", "--only", "^01_naive at"]) == 1 and not fake_gpu.measured
+    said = capsys.readouterr().err
+    assert said.startswith("nvidia-test/steps.jsonl") and said.count("\n") == 1

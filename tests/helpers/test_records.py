@@ -364,3 +364,9 @@ def test_what_the_rules_choose_is_about_the_fastest_that_is_recorded(dtype: str)
     for shape, shares in found.items():
         (chosen,) = dispatch.candidates(Problem(*shape, dtype), H200, 1)
         assert shares[chosen] > 0.94 * max(shares.values()), (shape, chosen, shares)
+
+
+def test_a_record_without_the_predicted_case_is_headed_by_its_longest_rows() -> None:
+    first, *_, last = LONG_SHAPES
+    for shapes, wanted in ((((1024, 512), (64, 2048)), (64, 2048)), ((first, last, (8, 8)), last)):
+        assert made_up.record(shapes=shapes).headline.shape == wanted
