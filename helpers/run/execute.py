@@ -51,8 +51,7 @@ def execute(kernel, plan: Plan, args: Sequence) -> simt.Trace | None:
 def execute_simulated(kernel, plan: Plan, args: Sequence, **options) -> simt.Trace:
     """Launch the kernel on the SIMT machine, even if there is a GPU; bugs are in `trace.findings`.
     `options` are passed to `simt.simulate`."""
-    names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
-    options = {"names": names, "arch": f"compute_{max(90, plan.arch)}", **options}
+    options = {"arch": f"compute_{max(90, plan.arch)}", **options}
     return simt.simulate(kernel, plan.grid, plan.block, args, plan.shared_mem, **options)
 
 

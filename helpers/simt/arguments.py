@@ -125,32 +125,6 @@ def check_integer(what: str, value, lowest: int) -> None:
     expect(number >= lowest, what, f"at least {lowest}", number, ValueError)
 
 
-def argument_names(
-    names: Sequence[str], declared: Sequence[Parameter], count: int
-) -> tuple[str, ...]:
-    """What to call each of `count` arguments: the given names, else those in the source, else
-    "argument 0" and so on.
-
-    Raises `TypeError` or `ValueError` for names that are not strings, too many, equal to each
-    other, or at odds with the source.
-    """
-    listed = "a sequence of strings, one per argument"
-    expect(_several(names, Sequence, str), "names", listed, names)
-    if len(names) > count:
-        raise ValueError(f"{counted(count, 'argument')} cannot have {len(names)} names: {names!r}")
-    if twice := [name for name in names if list(names).count(name) > 1]:
-        raise ValueError(f"two arguments are named {twice[0]!r}: names must differ")
-    for number, (name, parameter) in enumerate(zip(names, declared, strict=False)):
-        if name != parameter.name:
-            raise ValueError(
-                f"names[{number}] is {name!r}, but the kernel's parameter is {parameter.name!r}: "
-                "leave names out to use those of the source"
-            )
-    known = [parameter.name for parameter in declared]
-    known += [f"argument {number}" for number in range(len(known), count)]
-    return (*names, *known[len(names) :])
-
-
 def check_shared(name: str, shared: SharedMemory) -> None:
     """Raise `ValueError` for more shared memory than a block can have."""
     if shared.static_bytes > STATIC_SHARED_BYTES or shared.bytes > BLOCK_SHARED_BYTES:

@@ -120,9 +120,7 @@ class Launches:
 
     def run(self, launch: KernelLaunch, **options) -> Trace:
         """Simulate it; `options` go to `simulate`."""
-        names = [one.name for one in signature(declarations(launch.kernel), launch.kernel.name)]
-        options |= {"names": names, "symbols": launch.symbols}
-        sizes = launch.grid, launch.block
+        sizes, options["symbols"] = (launch.grid, launch.block), launch.symbols
         return simulate(launch.kernel, *sizes, launch.values, launch.shared, **options)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from .analysis import skipped_shared, without_volatile, written
 from .arguments import (
-    argument_names,
     check_argument,
     check_count,
     check_grid,
@@ -90,7 +89,6 @@ def simulate(
     args: Sequence,
     shared_mem: int = 0,
     *,
-    names: Sequence[str] = (),
     symbols: Mapping[str, object] | None = None,
     arch: str = DEFAULT_ARCH,
     instruction_limit: int = INSTRUCTION_LIMIT,
@@ -106,12 +104,11 @@ def simulate(
     `kernel` is a `cupy.RawKernel`, or a `KernelText`. `args` are C-contiguous numpy arrays
     (pointers) and numbers, as many as the kernel takes; a Python int or a numpy scalar is converted
     to the parameter's type, and a scalar of a structured dtype is a struct by value: its pointers
-    are object fields ("O") that hold arrays, lists of arrays or None. `names` are those of the
-    parameters, for findings; the source tells them if they are left out. The rows of a matrix may
-    be apart where the kernel takes its `..._stride`. `symbols` are values of `__constant__`
-    and `__device__` variables by name, which a program would copy there with `cudaMemcpyToSymbol`:
-    an array for an array, a number for a number. `shared_mem` is the dynamic shared memory in
-    bytes. Once a batch of blocks has executed more than `instruction_limit` instructions, its next
+    are object fields ("O") that hold arrays, lists of arrays or None. The rows of a matrix may be
+    apart where the kernel takes its `..._stride`. `symbols` are values of `__constant__` and
+    `__device__` variables by name, which a program would copy there with `cudaMemcpyToSymbol`: an
+    array for an array, a number for a number. `shared_mem` is the dynamic shared memory in bytes.
+    Once a batch of blocks has executed more than `instruction_limit` instructions, its next
     backward branch or function call counts as a hang; a kernel without either stops at the limit.
 
     With `orders=2` the launch is executed once more from the same inputs, with the blocks in
@@ -134,10 +131,9 @@ def simulate(
 
     Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
     run, `ImportError` if NVRTC is missing, `ValueError` for a launch shape outside CUDA's limits, a
-    number out of its parameter's range, other names than the source has, or too much to watch, and
-    `TypeError` for an argument that does not fit its parameter, such as an array of another dtype
-    than the source declares, or another number of arguments. Bugs of the kernel do not raise: see
-    `Trace.findings`.
+    number out of its parameter's range, or too much to watch, and `TypeError` for an argument that
+    does not fit its parameter, such as an array of another dtype than the source declares, or
+    another number of arguments. Bugs of the kernel do not raise: see `Trace.findings`.
     """
     check_kernel(kernel, arch)
     grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
@@ -151,7 +147,7 @@ def simulate(
         parsed = without_volatile(parsed)
     declared = _declared(kernel, parsed)
     check_count(kernel.name, declared, args, len(parsed.parameters))
-    names = argument_names(names, declared, len(args))
+    names = [one.name for one in declared] or [f"argument {k}" for k in range(len(args))]
     for parameter, value in zip(declared, args, strict=False):
         check_argument(parameter, value)
     shape = Shape(grid, block, parsed.cluster)
@@ -276,7 +272,8 @@ def declarations(kernel: RawKernel) -> str:
 
 def _declared(kernel: RawKernel, parsed: PtxKernel) -> tuple[Parameter, ...]:
     """The kernel's parameters as its source declares them, and as the compiler has named their
-    types where the text alone does not say; none if neither does."""
+    types where the text alone does not say, with an unknown type if neither does; none for a kernel
+    that is declared elsewhere."""
     defined = DEFINED.findall("\n".join(kernel.options))
     text = "".join(f"#define {name} {value}\n" for name, value in defined) + declarations(kernel)
     try:
@@ -291,7 +288,9 @@ def _declared(kernel: RawKernel, parsed: PtxKernel) -> tuple[Parameter, ...]:
             one if one.dtype and len(types) == 1 else replace(kind, name=one.name)
             for one, kind in zip(found[0], named, strict=True)
         )
-    return found[0] if len(types) == 1 else ()
+    if len(types) == 1:
+        return found[0]
+    return tuple(Parameter(one.name, "", False, False) for each in found[:1] for one in each)
 
 
 def _mark_constant(context: Context, declared: Sequence[Parameter]) -> None:

@@ -399,8 +399,8 @@ class Rules:
         """Run a kernel, or its racy twin, on the SIMT machine."""
         case = self.cases[rule]
         kernel = KernelText(self.source, kernel_name(rule, racy), (), case.cooperative)
-        arrays, names = case.arrays(), ("x", "y", "flag")
-        return simulate(kernel, case.grid, case.block, arrays, names=names, instruction_limit=LIMIT)
+        sizes = case.grid, case.block
+        return simulate(kernel, *sizes, case.arrays(), instruction_limit=LIMIT)
 
 
 RULES = Rules("global_races", CASES)

@@ -318,9 +318,7 @@ def by_the_machine(source: str, program: Program) -> tuple[list[np.ndarray], Tra
     given = arrays()
     places = [np.zeros(BLOCKS * THREADS, np.uint32)] * isinstance(program, BlockProgram)
     kernel = KernelText(source, program.name, OPTIONS)
-    trace = simulate(
-        kernel, BLOCKS, THREADS, [*given, *places], names=[*"xfygz"][: 4 + len(places)]
-    )
+    trace = simulate(kernel, BLOCKS, THREADS, [*given, *places])
     return given[2:], trace
 
 

@@ -300,11 +300,6 @@ WRONG_CALLS = [
     ({"shared_mem": 1.5}, "shared_mem must be an integer, not 1.5"),
     ({"instruction_limit": 0}, "instruction_limit must be at least 1, not 0"),
     ({"instruction_limit": 1e6}, "instruction_limit must be an integer, not"),
-    # ---- names ----
-    ({"names": "xyn"}, "names must be a sequence of strings, one per argument,"),
-    ({"names": ("x", 1)}, "names must be a sequence of strings, one per arg"),
-    ({"names": (*"xyna",)}, "3 arguments cannot have 4 names"),
-    ({"names": ("x", "x")}, "two arguments are named 'x'"),
 ]
 
 

@@ -11,7 +11,7 @@ KIND = "store through a pointer to const"
 
 def findings(parameters: str, body: str, *args) -> Findings:
     code = FILE + kernel(body, parameters)
-    return simulate(KernelText(code, "k"), 1, 32, args, names=("y", "x")).findings
+    return simulate(KernelText(code, "k"), 1, 32, args).findings
 
 
 def arrays() -> tuple[np.ndarray, np.ndarray]:

@@ -30,9 +30,9 @@ FILE = "global_bounds"
 OUTSIDE, BEYOND = "out-of-bounds load", "out-of-bounds store"
 
 
-def run(kernel: str, grid, block, *args, options=("-DPLANTED",), names=()) -> Trace:
+def run(kernel: str, grid, block, *args, options=("-DPLANTED",)) -> Trace:
     raw = cupy.RawKernel(source(FILE), kernel, options)
-    return simulate(raw, grid, block, args, names=names, instruction_limit=LIMIT)
+    return simulate(raw, grid, block, args, instruction_limit=LIMIT)
 
 
 def assert_finds(trace: Trace, kernel: str, *bugs: Bug) -> None:
@@ -78,7 +78,7 @@ def test_a_store_past_the_end_is_dropped() -> None:
 
 def test_a_vector_that_hangs_over_the_end_is_out_of_bounds_as_a_whole() -> None:
     x, y = floats(6), np.zeros(8, np.float32)
-    trace = run("misaligned", 1, 2, x, y, 8, names=("x", "y"))
+    trace = run("misaligned", 1, 2, x, y, 8)
     assert [(f.kind, f.count, f.thread) for f in trace.findings] == [(OUTSIDE, 1, (1, 0, 0))]
     assert "16 bytes" in trace.findings[0].message
     assert "from byte 16 of x (24 bytes) on" in trace.findings[0].message
@@ -91,7 +91,7 @@ def test_a_vector_that_hangs_over_the_end_is_out_of_bounds_as_a_whole() -> None:
 @pytest.mark.parametrize("skip", [1, 2, 3, 5])
 def test_vectors_in_a_view_that_starts_off_16_bytes_are_misaligned(skip: int) -> None:
     x, y = floats(100, skip), np.zeros(100 + skip, np.float32)[skip:]
-    trace = run("misaligned", 1, 32, x, y, 100, names=("x", "y"))
+    trace = run("misaligned", 1, 32, x, y, 100)
     bugs = Bug("misaligned load", 25), Bug("misaligned store", 25)
     assert_finds(trace, "misaligned", *bugs)
     message = trace.findings[0].message

@@ -9,7 +9,6 @@ from helpers.simt import Trace, rows_apart, simulate, span
 from tests.simt.launching import MBARRIERS
 
 ROWS, COLS = 3, 8
-NAMES = ("x", "y", "cols", "x_stride", "y_stride")
 # A thread for each element of x and y, WIDTH of them at once.
 CODE = """#line 1 "kernels/x.cu"
 typedef KIND T;
@@ -49,12 +48,12 @@ def matrix(stride: int, phase: int, rows: int = ROWS, dtype=np.float32) -> tuple
     return view, base
 
 
-def run(code: str, x, y, cols: int = COLS, width: int = 1, strides=(), names=NAMES) -> Trace:
+def run(code: str, x, y, cols: int = COLS, width: int = 1, strides=()) -> Trace:
     kind = {2: "unsigned short", 4: "float", 8: "double"}[x.itemsize]
     kernel = SimpleNamespace(code=code, name="k", options=(f"-DKIND={kind}", f"-DWIDTH={width}"))
     strides = strides or [array.strides[0] // array.itemsize for array in (x, y)]
     threads = 32 if code is CODE else 1
-    return simulate(kernel, len(x), threads, (x, y, cols, *strides), names=names)
+    return simulate(kernel, len(x), threads, (x, y, cols, *strides))
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32, np.float64])
@@ -124,11 +123,10 @@ def test_copies_of_whole_pieces_stay_in_a_row() -> None:
     x, _ = matrix(COLS + 4, 0)
     y, _ = matrix(COLS + 8, 0)
     y[:] = 0
-    names = ("x", "y", "bytes", *NAMES[3:])
-    assert not run(BULK, x, y, 4 * COLS, names=names).findings
+    assert not run(BULK, x, y, 4 * COLS).findings
     assert np.array_equal(x, y)
     y[:] = 0
-    load, store = (one.message for one in run(BULK, x, y, 4 * COLS + 16, names=names).findings)
+    load, store = (one.message for one in run(BULK, x, y, 4 * COLS + 16).findings)
     assert load.startswith("48 bytes not inside any array: byte 0 of row 0 of x, whos")
     assert store.startswith("48 bytes not inside any array: byte 0 of row 0 of y, who")
     assert not y.any()
@@ -137,7 +135,7 @@ def test_copies_of_whole_pieces_stay_in_a_row() -> None:
 def test_rows_may_be_apart_only_where_the_kernel_takes_their_stride() -> None:
     x, _ = matrix(COLS + 3, 0)
     with pytest.raises(TypeError, match="x is not C-contiguous; a kernel ignores strides"):
-        run(CODE.replace("x_stride", "stride"), x, x.copy(), names=())
+        run(CODE.replace("x_stride", "stride"), x, x.copy())
     for wrong in (x[:, ::2], x[::-1], x.T, np.broadcast_to(x[0], (3, COLS))):
         assert not rows_apart(wrong)
         with pytest.raises(TypeError, match="x is not C-contiguous"):

@@ -12,9 +12,9 @@ from helpers.simt.cuda_text import plain_name, signature
 from tests.simt.launching import FILE
 
 
-def run(parameters: str, body: str, *args, before: str = "", names=()) -> None:
+def run(parameters: str, body: str, *args, before: str = "") -> None:
     kernel = f"__global__ void k({parameters})\n{{\nint i = threadIdx.x;\n{body}\n}}\n"
-    trace = simulate(KernelText(f"{FILE}{before}\n{kernel}", "k"), 1, 4, args, names=names)
+    trace = simulate(KernelText(f"{FILE}{before}\n{kernel}", "k"), 1, 4, args)
     assert not trace.findings, str(trace.findings)
 
 
@@ -34,7 +34,7 @@ def test_a_null_among_pointers_and_one_past_the_last_are_found_out() -> None:
     rows, y = [np.full(4, 3, np.float32), None], np.zeros(4, np.float32)
     assert not simulate(KernelText(code, "k"), 1, 4, (rows, y, 1)).findings
     assert y.tolist() == [-1] * 4
-    trace = simulate(KernelText(code, "k"), 1, 4, (rows, y, 2), names=("rows", "y", "n"))
+    trace = simulate(KernelText(code, "k"), 1, 4, (rows, y, 2))
     assert "past the end of rows" in str(trace.findings)
 
 
@@ -119,7 +119,7 @@ REFUSED = [
 def test_what_does_not_fit_is_one_sentence(parameter: str, value, message: str) -> None:
     before = PAIR + "\n#include <cuda_fp16.h>"
     with pytest.raises((TypeError, ValueError)) as caught:
-        run(parameter, "", value, before=before, names=[parameter.split()[-1].lstrip("*")])
+        run(parameter, "", value, before=before)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 

@@ -50,7 +50,7 @@ LOAD_OF_ROWS, LOAD_OF_COPY, ADD_OF_TREE = 8, 4, 10
 
 def launch(code: str, grid: int, block: int, *args, **options) -> Trace:
     name = code.rpartition("void ")[2].split("(")[0]
-    trace = simulate(KernelText(code, name), grid, block, args, names=("x", "y"), **options)
+    trace = simulate(KernelText(code, name), grid, block, args, **options)
     assert not trace.findings, str(trace.findings)
     return trace
 
@@ -208,7 +208,7 @@ BULK = """extern "C" __global__ void bulk(float* y)
 def test_a_bulk_copy_is_one_wide_load_and_one_wide_store() -> None:
     y = np.zeros(64, np.float32)
     name = KernelText(BULK, "bulk")
-    trace = simulate(name, 1, 64, (y,), names=("y",), watch=(9,))
+    trace = simulate(name, 1, 64, (y,), watch=(9,))
     assert not trace.findings and y[4:28].tolist() == list(range(8, 32))
     load, store = trace.accesses
     assert (load.kind, load.memory, load.width, load.offsets[0]) == ("load", "shared", 96, 32)

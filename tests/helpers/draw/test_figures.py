@@ -113,23 +113,22 @@ LANES = np.arange(32, dtype=np.int32)
 @cache
 def traced(code: str, grid: int = 3, block: int = 64, shape=(128,), more: tuple = ()) -> Trace:
     """A launch on an array of ones and one of zeros."""
-    x, names = np.ones(shape, np.float32), ("x", "y", "n")[: 2 + len(more)]
+    x = np.ones(shape, np.float32)
     kernel = KernelText(code, kernel_names(code)[0])
-    return simulate(kernel, grid, block, (x, x * 0, *more), names=names, watch=True)
+    return simulate(kernel, grid, block, (x, x * 0, *more), watch=True)
 
 
 def gathered(index: np.ndarray, past: int = 0) -> Trace:
     """x[index[lane]], where x starts so many elements past a multiple of 256 bytes."""
     args = np.zeros(2048 + past, np.float32)[past:], index, np.zeros(32, np.float32)
-    names = ("x", "index", "y")
-    return simulate(KernelText(GATHER, "gather"), 1, 32, args, names=names, watch=True)
+    return simulate(KernelText(GATHER, "gather"), 1, 32, args, watch=True)
 
 
 def within(index: np.ndarray, element: str) -> Trace:
     """s[index[lane]] of shared memory."""
     kernel = KernelText(SPACE.replace("TYPE", element), "space")
     args = np.zeros(128, np.float32), index.astype(np.int32)
-    return simulate(kernel, 1, 32, args, names=("y", "index"), watch=True)
+    return simulate(kernel, 1, 32, args, watch=True)
 
 
 @cache
@@ -150,8 +149,7 @@ def warps_of_16_lanes() -> Trace:
 def tree() -> Trace:
     x = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)
     kernel = KernelText(source("03_shared.cu"), "softmax_shared")
-    args, names = (x, x * 0, 2, 20), ("x", "y", "rows", "cols")
-    return simulate(kernel, 2, 8, args, 64, names=names, watch=True)
+    return simulate(kernel, 2, 8, (x, x * 0, 2, 20), 64, watch=True)
 
 
 # ---- what is said -------------------------------------------------------------------------------

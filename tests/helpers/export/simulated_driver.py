@@ -201,7 +201,7 @@ class Driver:
             assert not named["workspace"].any(), "a dirty workspace"
         text = simt.KernelText(function.text, function.name, function.options, cooperative)
         sizes = config.grid[0], config.block[0], tuple(named.values()), config.shared_mem
-        trace = simt.simulate(text, *sizes, names=tuple(named))
+        trace = simt.simulate(text, *sizes)
         assert not trace.findings, str(trace.findings)
 
     def _unsafe(self) -> int:
