@@ -341,7 +341,7 @@ def _encoded(
                 "a dtype with align=True has a C struct's padding"
             )
         if not _native(dtype):
-            raise TypeError(f"{name} is {dtype}, the kernel takes native byte order")
+            raise TypeError(f"{name} has numbers in a byte order that is not this machine's")
         if not dtype.hasobject:
             return value.tobytes()
         struct = np.zeros((), _plain(dtype))

@@ -48,6 +48,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -304,12 +305,17 @@ def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
 @contextlib.contextmanager
 def _progress():
     """A function that says how many blocks have run and how long the others will take: now and then
-    on a terminal, else once, if the run is a long one."""
+    on a terminal, else once, if the run is a long one. While none has, that is said."""
     terminal = sys.stderr.isatty()
     start = last = time.monotonic()
+    waiting = "the first blocks still run; --limit says after how many instructions they hang"
+    timer = threading.Timer(LONG + PATIENCE, print, (waiting,), {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
 
     def tell(done: int, blocks: int) -> None:
         nonlocal last
+        timer.cancel()
         now = time.monotonic()
         if done >= blocks or now - last <= (PATIENCE if terminal else LONG):
             return
@@ -325,6 +331,7 @@ def _progress():
     try:
         yield tell
     finally:
+        timer.cancel()
         if terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

@@ -51,6 +51,9 @@ INTEGER_WORDS = {"unsigned", "signed", "long", "short", "char", "int"}
 # Between __global__ and a kernel's name; the last may take arguments.
 QUALIFIERS = re.compile(r"__\w+__|alignas|noexcept")
 TEMPLATE = r"\btemplate\s*<(.*?)>\s*(?=(?!class\b|typename\b)\w|$)"
+FUNCTION_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+\w+\((?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL
+)
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)[ \t]+([A-Za-z_][\w \t*]*)$", flags=re.MULTILINE)
 NO_TYPE = re.compile(
     r"\b(__restrict__|__restrict|volatile|__grid_constant__|typename|struct|class|enum|std::)"
@@ -108,7 +111,7 @@ def signatures(code: str, kernel_name: str) -> tuple[tuple[Parameter, ...], ...]
     short = plain_name(short.strip().rpartition("::")[2])
     found = [kernel for kernel in _declared(plain) if kernel.name == short]
     if not found:
-        known = ", ".join(kernel_names(code)) or "none"
+        known = ", ".join(kernel_names(code)) or "none, but for what macros make"
         raise ValueError(f"no kernel named {short!r} in this source; kernels there: {known}")
     aliases = _aliases(plain)
     given = split_items(arguments.rstrip().removesuffix(">"))
@@ -197,8 +200,8 @@ def parameter_types(mangled: str) -> list[Parameter]:
 
 @functools.lru_cache(maxsize=64)
 def _declared(plain: str) -> tuple[Declared, ...]:
-    """The kernels of a source without comments."""
-    found = []
+    """The kernels of a source without comments; what a macro makes is not seen."""
+    plain, found = FUNCTION_MACRO.sub("", plain), []
     for match in re.finditer(r"\b__global__\b", plain):
         place = match.end()
         while open_ := re.compile(r"[^(){};=]*?(\w+)\s*\(").match(plain, place):

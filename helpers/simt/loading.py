@@ -66,7 +66,7 @@ def _picked(source: Source, name: str | None) -> str:
         raise ValueError(
             f"{path} has {len(known)} kernels, pass --kernel: {', '.join(known)}"
             if known
-            else f"{path} has no kernel: nothing in it is __global__"
+            else f"{path} has no kernel: nothing in it, outside of macros, is __global__"
         )
     if name is not None and not name.strip():
         raise ValueError(
@@ -229,7 +229,7 @@ def listing(path: Path, options: Sequence[str] = ()) -> str:
     whole = source.whole
     names = kernel_names(whole)
     if not names:
-        raise ValueError(f"{path} has no kernel: nothing in it is __global__")
+        raise ValueError(f"{path} has no kernel: nothing in it, outside of macros, is __global__")
     wanted = {
         name: launched(source.original, name) if is_template(whole, name) else [name]
         for name in names

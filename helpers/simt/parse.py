@@ -128,8 +128,8 @@ def entry_named(ptx: str, name: str) -> str:
         return name
     if len(found) > 1:
         raise KeyError(
-            f"{len(found)} kernels are named {name!r} in this source; rename all but one, or "
-            f"name one as the compiler does: {', '.join(found)}"
+            f"{len(found)} kernels are named {name!r} in this source; rename all but one, or name "
+            f"one with its namespace, or as the compiler does: {', '.join(found)}"
         )
     return found[0]
 

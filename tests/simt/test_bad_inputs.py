@@ -45,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("m.cu").write_text(CODE)
     Path("changed.cu").write_text("__global__ void changed(int& n) { n = 1; }\n")
+    Path("macros.cu").write_text("#define K(k) __global__ \\\n void k(int* y) {}\nK(k)\n")
     Path("twins.cu").write_text(
         "".join(f"__global__ void a({one} x) {{}}\n" for one in "int float".split())
     )
@@ -59,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, content in NO_ARRAYS.items():
         Path(f"{name}.npy").write_bytes(content)
     np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
+    np.save("swapped.npy", np.array((1, 2), [("a", ">i4"), ("b", "i4")]))
     np.save("x.npy", np.zeros(100, np.float32))
     np.save("fortran.npy", np.asfortranarray(np.zeros((10, 10), np.float32)))
     np.savez("several.npz", np.zeros(3))
@@ -89,8 +91,10 @@ WRONG_LINES = {
     ),
     "m.cu --grid 1 --block 1": "m.cu has 3 kernels, pass --kernel: twice, scale, many",
     "m.cu --kernel twice --grid 1 --block 1": "twice is a template: name its arguments too, as in",
-    "host.cu": "host.cu has no kernel: nothing in it is __global__",
-    "binary.cu": "binary.cu has no kernel: nothing in it is __global__",
+    "host.cu": "host.cu has no kernel: nothing in it, outside of macros, is __global__",
+    "binary.cu": "binary.cu has no kernel: nothing in it, outside of macros, is __global__",
+    "macros.cu": "macros.cu has no kernel: nothing in it, outside of macros, is __global__",
+    "macros.cu --kernel k --grid 1 --block 1": "no kernel named 'k' in this source; kernels there",
     "none.cu": "cannot read none.cu: No such file",
     "results": "cannot read results: Is a directory",
     "": "a CUDA source file is needed, as in: simt mine.cu",
@@ -156,6 +160,8 @@ WRONG_LINES = {
     "many 1 1024.5": "u is 1024.5, the kernel takes unsigned",
     "many 1 float32[4]": "u: the kernel takes unsigned, not the array float32[4]",
     "many 3 7": "p is a struct of 8 bytes, not 7",
+    "many 3 swapped.npy": "p has numbers in a byte order that is not this machine's",
+    "many 3 x.npy": "p is an array, the kernel takes a struct of 8 bytes",
     "many 5 7": "z: the kernel takes int*, not 7: pass an array",
     "many 5 none.npy": "z: cannot read none.npy: No such file",
     "many 5 int32[100000000000000]": "z: int32[100000000000000] has 3.73e+05 GB",

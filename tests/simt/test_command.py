@@ -135,11 +135,21 @@ def test_a_large_launch_tells_how_far_it_is_on_a_terminal_alone(monkeypatch, cap
 
 def test_a_long_launch_says_once_in_a_log_how_long_it_will_take(monkeypatch, capsys) -> None:
     monkeypatch.setattr(command, "LONG", 0)
+    monkeypatch.setattr(command, "PATIENCE", 1000)
     np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
     arguments = ["a file.cu", "--kernel", "many", "--grid", "100", "--block", "1024", "--args"]
     assert main([*arguments, "1", "1", "1", "pair.npy", "null", "null"]) == 0
     said = capsys.readouterr().err
     assert said == "32 of 100 blocks, about 0 s left; a smaller --grid takes less\n"
+
+
+def test_a_long_wait_for_the_first_blocks_is_told_once(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(command, "LONG", 0)
+    monkeypatch.setattr(command, "PATIENCE", 0)
+    Path("slow.cu").write_text("__global__ void k(volatile int* y) { while (y[0]) y[1] = 1; }\n")
+    assert main("slow.cu --grid 1 --block 1 --limit 20000 --args int[2]".split()) == 1
+    waiting = "the first blocks still run; --limit says after how many instructions they hang\n"
+    assert capsys.readouterr().err.startswith(waiting)
 
 
 @pytest.mark.parametrize(("limit", "status"), [(3, 1), (100_000, 0)])
