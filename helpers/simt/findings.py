@@ -14,7 +14,7 @@ that pass bits on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,7 +124,7 @@ MOST_ORIGINS = 8  # of one value, but for one of each further line
 class Doubt:
     """What is wrong with what an instruction gave to some threads when it ran once."""
 
-    kind: str  # "" for that of a watched load, which is not a finding
+    kind: str
     instruction: Instruction
     message: str
     stays: bool  # may be stored in shared memory unseen; other doubts count as used there
@@ -162,10 +162,6 @@ class Suspicion:
         self.reporter = reporter
         self.padding = True  # the source may have structs, whose padding is never written
         self.types = list(kernel.registers.values())
-        self.watched: frozenset[int] = frozenset()  # numbers of loads whose use is of interest
-        self.asked: set[int] = set()  # of loads that ought to be among them
-        self.uses: list[Doubt] = []  # of them, an entry for each time that one ran
-        self.shown: Iterator[Doubt] | None = None  # those of the execution before
         self.begin: Callable[[], None] | None = None
         self.tracking = False
         self.start_batch(0)
@@ -207,16 +203,6 @@ class Suspicion:
     def found(self, slots: np.ndarray, bits: np.ndarray, origins: np.ndarray) -> None:
         """These bytes of memory hold what an earlier load had given."""
         self.pending.append((slots, bits, origins))
-
-    def watch(self, instruction: Instruction, slots: np.ndarray) -> np.ndarray:
-        """Which of these threads use what a watched load gives them now, as the execution before
-        has shown; none in that one, which follows the values. Call it while the memory is read."""
-        if self.shown is not None:
-            used = next(self.shown).reported
-            return np.zeros(len(slots), bool) if used is None else used[slots]
-        self.doubt("", instruction, "", slots)
-        self.uses.append(self.doubts[-1])
-        return np.zeros(len(slots), bool)
 
     def taint(
         self, kind: str, instruction: Instruction, message: str, number: int, slots: np.ndarray
@@ -338,7 +324,7 @@ class Suspicion:
             slots = origins[numbers == number] % self.slots
             slots = slots[~doubt.reported[slots]]
             doubt.reported[slots] = True
-            if doubt.kind and len(slots):
+            if len(slots):
                 about = doubt.kind, doubt.instruction, doubt.message, slots
                 self.reporter.report(*about, user=instruction, other=doubt.other)
 

@@ -155,27 +155,19 @@ def simulate(
 
     def executed(backwards: bool = False, *watching) -> Context:
         """Run the launch without a change to the caller's arrays."""
-        run, loads, uses = replace(shape, backwards=backwards), frozenset(), None
+        run = replace(shape, backwards=backwards)
 
         def told(done: int, blocks: int) -> None:
             progress(blocks * backwards + done, blocks * orders)
 
-        while True:
-            watched = Watch(run, own_file(kernel.code), *watching)
-            with citing(kernel.code), np.errstate(all="ignore"):
-                context = Context(parsed, run, shared_mem, Findings(), watched)
-                _prepare(context, kernel, args, names, declared, symbols or {}, cooperative)
-                context.suspicion.watched, context.suspicion.shown = loads, uses
-                _run(context, instruction_limit, cooperative, progress and told)
-            if not cooperative:
-                _explain_grid_barriers(context, kernel)
-            asked = frozenset(context.suspicion.asked)
-            if uses is not None or not asked and not loads:
-                return context
-            # Threads store what others may only have loaded to throw away: once more, to see who
-            # uses it, and once more to judge.
-            uses = iter(context.suspicion.uses) if loads else None
-            loads = loads or asked
+        watched = Watch(run, own_file(kernel.code), *watching)
+        with citing(kernel.code), np.errstate(all="ignore"):
+            context = Context(parsed, run, shared_mem, Findings(), watched)
+            _prepare(context, kernel, args, names, declared, symbols or {}, cooperative)
+            _run(context, instruction_limit, cooperative, progress and told)
+        if not cooperative:
+            _explain_grid_barriers(context, kernel)
+        return context
 
     context = executed(False, watch, follow or watch is True, only_blocks)
     if orders > 1:

@@ -31,27 +31,11 @@ __shared__ bool last;
 if (n && t == 0) last = x[0] > 0;
 __syncthreads();
 y[t] = n BUG(||) FIX(&&) last ? 2 : 1;  // <-"""),
-    "a value that one thread keeps": (RACE, 0, """
-__shared__ float best;
-if (t == 0) best = 0;
-__syncthreads();
-if (t == 0) best = x[3];  // <-
-y[t] = t BUG(< 2) FIX(== 0) ? best : -1.0f;"""),
     "a value that one thread keeps, loaded behind the store": (RACE, 0, """
 __shared__ float best;
 if (t == 0) best = x[3];
 __syncwarp();
 y[t] = t == 0 BUG(|| t == 50) ? best : -1.0f;  // <-"""),
-    "a sum that one thread keeps": (RACE, 6, """
-__shared__ float sum;
-float seen = 0;
-if (t == 9) sum = 0;
-__syncthreads();
-for (int j = 0; j < n; ++j) {
-    seen += t BUG(% 11) == 9 ? sum : 1.0f;  // <-
-    if (t == 9) sum = seen + x[j];  // <-
-}
-y[t] = seen;"""),
     "a vector load of a struct with padding": (UNWRITTEN, 0, """
 __shared__ Point s[64];
 s[t].x = x[t], s[t].y = 2 FIX(, s[t].z = 3);

@@ -116,8 +116,7 @@ class Races:
         left = self._against(epochs, WEAK_WRITE, entries, slots, access)
         if not access.scope or self.compares_strong(access):
             self._against(epochs, STRONG_WRITE, *left, access)
-        if self.keeps(access):
-            self._note(epochs, STRONG_READ if access.scope else WEAK_READ, entries, slots, access)
+        self._note(epochs, STRONG_READ if access.scope else WEAK_READ, entries, slots, access)
         return entries
 
     def write(
@@ -174,10 +173,6 @@ class Races:
             self.causality.write(slots, addresses, access)
         else:
             self.causality.change(slots, addresses, wrote, access)
-
-    def keeps(self, access: Access) -> bool:
-        """Whether stores are to be held against this load."""
-        return True
 
     # ---- stamps ----
 

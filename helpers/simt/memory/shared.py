@@ -33,12 +33,7 @@ FLAGS = -(1 << 48)  # where causality.py has the flags of a batch's shared memor
 
 
 class SharedRaces(Races):
-    """Checks the accesses of a launch to shared memory.
-
-    A store that touches what another thread has read is no race if that thread throws the value
-    away. Most launches have no such store, so the first run only notes which loads are touched so;
-    if there are any, a second run watches who uses what these give, and a third keeps their reads.
-    """
+    """Checks the accesses of a launch to shared memory."""
 
     def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
         super().__init__(kernel, suspicion, causality)
@@ -57,14 +52,8 @@ class SharedRaces(Races):
         owners = self._owners(places, access.width)
         if owners is not None and (owned := owners == WRITTEN).any():
             self._doubt(UNWAITED, OWNED, access, slots, owned)
-        if access.atomic:
-            return  # the store that follows at once is held against the others
-        self.read(self.epochs, places, slots, access)
-        if access.instruction.number in self.suspicion.watched and not access.polls:
-            used = self.suspicion.watch(access.instruction, slots)
-            kinds = STRONG_READ if access.scope else WEAK_READ
-            entries = self.epochs.entries(places[used], access.width)
-            self._note(self.epochs, kinds, entries, slots[used], access)
+        if not access.atomic:  # else the store that follows at once is held against the others
+            self.read(self.epochs, places, slots, access)
 
     def store(
         self, places: np.ndarray, slots: np.ndarray, access: Access, same: Same | None = None
@@ -81,9 +70,6 @@ class SharedRaces(Races):
 
     def compares_strong(self, access: Access) -> bool:
         return self.volatile[access.instruction.number] and not access.polls
-
-    def keeps(self, access: Access) -> bool:
-        return not access.polls and access.instruction.number not in self.suspicion.watched
 
     # ---- owners ----
 
@@ -145,14 +131,8 @@ class SharedRaces(Races):
         slots: np.ndarray,
         access: Access,
     ) -> np.ndarray:
-        """One race of a thread is enough. A store behind loads races if what they gave is used, for
-        which they must be watched."""
-        sites = self.site(stamps[faulty])
-        if kind in (*WEAK_READ, *STRONG_READ):
-            self.suspicion.asked.update({*np.unique(sites).tolist()} - self.suspicion.watched)
-            if not self.suspicion.watched:
-                return np.zeros(len(slots), bool)
-        racing, site = _by_slot(faulty), self.instructions[sites[0]]
+        """One race of a thread is enough."""
+        racing, site = _by_slot(faulty), self.instructions[self.site(stamps[faulty])[0]]
         if access.instruction.opcode == "ld":
             message = self._racing("load", access.instruction, site)
             self._doubt(RACE, message, access, slots, faulty)
