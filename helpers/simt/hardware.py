@@ -124,11 +124,6 @@ class Counters:
         32 when every lane reads another sector. 0.0 if nothing was loaded."""
         return self.load_sectors / self.load_requests if self.load_requests else 0.0
 
-    @property
-    def sectors_per_store(self) -> float:
-        """Sectors a global store request costs; 0.0 if nothing was stored."""
-        return self.store_sectors / self.store_requests if self.store_requests else 0.0
-
     def passes(self, elements: int, itemsize: int = 4) -> tuple[float, float]:
         """How often the kernel asked for each element: (loads, stores)."""
         size = elements * itemsize

@@ -265,14 +265,7 @@ def spreader(instruction: Instruction, operation: PtxOperation) -> Spreader:
         raw = [value.view(one.dtype) for one, value in zip(bits[:2], values, strict=False)]
         a, b = (_lowest(one).astype(result) for one in bits[:2])
         x, y = (_lowest(one | own).astype(result) for one, own in zip(raw, bits, strict=False))
-        spread = upward([a * y | b * x, *bits[2:]], values)
-        if len(bits) > 2:
-            return spread
-        for one, other in ((0, 1), (1, 0)):  # a power of two shifts, as in mul.wide.u16 by 256
-            shifts = (bits[other] == 0) & (raw[other] == _lowest(raw[other])) & (values[other] >= 0)
-            wide = bits[one].view(values[one].dtype).astype(result)
-            spread = np.where(shifts, wide * raw[other].astype(result), spread)
-        return spread
+        return upward([a * y | b * x, *bits[2:]], values)
 
     def leading(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
         ones = values[0].view(bits[0].dtype) & ~bits[0]
