@@ -51,7 +51,6 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "packs of a thread");
 static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's packs and some more");
 

@@ -18,7 +18,9 @@
 //           packs      = ceil_div(share, threads)
 //           THREADS    = max(64, 32 * ceil_div(share, 32 * packs))
 //           PACKS      = ceil_div(share, THREADS)
-//           RESIDENT   = max(1, min(2048, 65536 / (4 * PACKS + 32)) / THREADS)
+//           sm_threads = 2048 when capability < 110
+//                      | 1536
+//           RESIDENT   = max(1, min(sm_threads, 65536 / (4 * PACKS + 32)) / THREADS)
 //           EVICT_LAST = 4 * rows * row > 5 * l2
 //           STREAMING  = rows <= 16 || 3 * rows * row > 2 * l2
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
@@ -42,7 +44,8 @@
 // KB of row, a block takes 8 KB to 22 KB (`most_bytes`), half of that in a small matrix, unless a
 // few rows use clusters of 16. With few blocks (`few`), more threads with fewer packs each are
 // faster; THREADS is the least number of whole warps with room for them, so that few lanes idle.
-// RESIDENT leaves a thread 4 registers per pack and about 32 others.
+// RESIDENT leaves a thread 4 registers per pack and about 32 others; a multiprocessor has room for
+// `sm_threads`.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
     || !defined(EVICT_LAST) || !defined(STREAMING)
@@ -55,8 +58,6 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
-
 constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their columns
 
 // Loads 16 bytes that are read once. *from, which the compiler may reorder, was slower.
@@ -65,8 +66,6 @@ __device__ __forceinline__ uint4 load(const uint4* from)
     if (EVICT_LAST) return load_evict_last(from, evict_last_policy());
     return STREAMING ? __ldcs(from) : __ldca(from);
 }
-
-// ---- the kernel ---------------------------------------------------------------------------------
 
 // RESIDENT blocks per multiprocessor: enough threads to keep enough bytes in flight, each with as
 // many registers as that leaves.

@@ -59,8 +59,6 @@ __device__ __forceinline__ uint4 load(const uint4* from)
     return STREAMING ? __ldcs(from) : PROGRAMMATIC ? __ldca(from) : *from;
 }
 
-// ---- the kernel ---------------------------------------------------------------------------------
-
 extern "C" __global__ void __launch_bounds__(THREADS)
 softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Message* workspace)
 {

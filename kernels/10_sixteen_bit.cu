@@ -24,8 +24,8 @@
 #error "compile with all macros of the Build table: -DLANES=32 -DPACKS=1 -DEVICT_LAST=0"
 #endif
 
-#if !defined(BFLOAT16)
-#define FLOAT16  // without either
+#if !defined(FLOAT16) && !defined(BFLOAT16)
+#define FLOAT16
 #endif
 #include "include/cache_hints.cuh"
 #include "include/packs.cuh"
@@ -33,8 +33,6 @@
 
 static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
               "LANES is a power of two up to 32: a row begins at a multiple of it");
-
-// ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(128)
 softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
@@ -46,8 +44,7 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
 
     // ---- load -----------------------------------------------------------------------------------
-    // One policy for all loads: as NVRTC 13.0 compiles this for sm_90, a load is then a predicated
-    // instruction; with a policy of its own it has a branch. No record says which is faster.
+    // One policy for all loads, so that none has a branch: see cache_hints.cuh.
     const unsigned long long policy = EVICT_LAST ? evict_last_policy() : 0;
     Pack v[PACKS];
 #pragma unroll

@@ -158,6 +158,6 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
             }
         }
         if (has_end) to[end] = to_T(fast_exp(v_end - thread_max) * factor);
-        __syncthreads();  // before row_pair and pairs are used for the next row
+        __syncthreads();  // not needed: the other two order all uses of pairs and of row_pair
     }
 }

@@ -50,15 +50,10 @@
 #include "include/reductions.cuh"
 #include "include/unaligned.cuh"
 
-static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 static_assert(LATE == 0 || LATE == 1, "LATE must be 1 (yes) or 0 (no)");
 
 constexpr bool keep = sizeof(T) == 4;  // the exponentials, in the registers of their columns
 
-// ---- the kernel ---------------------------------------------------------------------------------
-
-// RESIDENT blocks per multiprocessor: enough threads to keep enough bytes in flight, each with as
-// many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
                 long long x_stride, long long y_stride)
@@ -69,7 +64,6 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
 
-    // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // ---- load -----------------------------------------------------------------------------------

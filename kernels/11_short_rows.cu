@@ -10,8 +10,7 @@
 //           ITEMS      = max(1, ceil_div(words, LANES))
 //           bytes      = 3072 when large == 1 && size == 2
 //                      | 2048
-//           DENSE      = 1 when x_stride == cols && y_stride == cols
-//                      | 0
+//           DENSE      = x_stride == cols && y_stride == cols
 //           RUN        = 64 / LANES when DENSE == 0
 //                      | max(32 / LANES, power_of_two(ceil_div(bytes, row)))
 //           pitch      = RUN * row / 16 + 2 when DENSE == 1
@@ -21,14 +20,12 @@
 //           TURN       = ITEMS >= 32 / LANES && LANES < 16 && (apart + 2) % 32 <= 4
 //           MOVES      = ceil_div(pitch, 32) when DENSE == 1
 //                      | ceil_div(pitch, LANES)
-//           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80
-//                      | 0
+//           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
 // Launch:   block = 128, block == 128, grid = ceil_div(rows, 4 * RUN)
 // Shared:   64 * pitch * (DENSE + RUN * (1 - DENSE))
 // Columns:  row / 4 <= LANES * ITEMS && ITEMS <= 20
-//           && (DENSE == 0 && row / 16 + 2 <= pitch && pitch <= MOVES * LANES
-//               || x_stride == cols && y_stride == cols
-//                  && RUN * row / 16 + 2 <= pitch && pitch <= MOVES * 32)
+//           && (DENSE == 0 && pitch <= MOVES * LANES
+//               || x_stride == cols && y_stride == cols && pitch <= MOVES * 32)
 // Align:    size
 // Strides:  x_stride, y_stride
 // Dtype:    float32, float16, bfloat16
@@ -64,7 +61,7 @@ __device__ __forceinline__ Word larger(Word a, Word b) { return max2(a, b); }
 using Word = float;
 __device__ __forceinline__ float2 to_floats(Word v)
 {
-    return make_float2(v, __int_as_float(0xff800000));  // one column, and none
+    return make_float2(v, minus_inf());  // one column, and none
 }
 __device__ __forceinline__ Word to_word(float2 v) { return v.x; }
 __device__ __forceinline__ Word larger(Word a, Word b) { return fmaxf(a, b); }
@@ -204,7 +201,7 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
     const int run = (int)max(0LL, min((long long)RUN, rows - first));
     const T* from = x + first * x_stride;
     T* to = y + first * y_stride;
-    // Packs of a stretch's slot, for any alignment.
+    // Packs of a stretch's slot, for any alignment; the table's is one more for whole packs.
     const int pitch = ((DENSE ? RUN : 1) * cols + 2 * width - 1) / width;
     uint4* slots = pieces + warp * (DENSE ? 1 : RUN) * pitch;
     const int count = DENSE ? run * cols : cols;  // columns of a stretch

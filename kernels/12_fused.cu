@@ -88,7 +88,7 @@ static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabil
 static_assert(ZERO == 0 || ZERO == 1 && LOG == 0, "a logarithm of 0 is -inf");
 static_assert(ROWS * THREADS <= 1024, "a block has up to 1024 threads");
 static_assert(CLUSTER == 1 || ROWS == 1, "a block of a cluster has part of one row");
-static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
+static_assert(PACKS >= 1, "a thread has at least one pack of a row");
 
 // ---- what comes before softmax ------------------------------------------------------------------
 
@@ -163,8 +163,6 @@ struct Store {
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
-// RESIDENT blocks per multiprocessor: enough threads to keep enough bytes in flight, each with as
-// many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(ROWS * THREADS, RESIDENT)
 softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, float scale,
               const T* __restrict__ bias, int bias_rows,
@@ -180,7 +178,6 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     const int lane = thread % 32;
     float2* own = messages[threadIdx.x / THREADS];  // those of the thread's row
 
-    // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // ---- load -----------------------------------------------------------------------------------

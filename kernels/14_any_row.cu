@@ -64,7 +64,6 @@ static_assert(LOG == 0 || LOG == 1, "LOG must be 1 (yes) or 0 (no)");
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0,
               "ROWS above 1 needs CLUSTER=1 and 1, 2, 4, 8, 16 or 32 threads per row");
 static_assert(PACKS <= 8, "PACKS must be at most 8: two rows of 8 packs take 64 registers");
-static_assert(RESIDENT >= 1, "RESIDENT must be at least 1");
 
 constexpr int lanes = THREADS / ROWS;                             // threads of a row in a block
 constexpr int members = CLUSTER * lanes;                          // threads of a row
@@ -82,8 +81,6 @@ __device__ __forceinline__ float gradient(float y, float dy, float dot)
 // Bytes from the 16-byte boundary at or before an address to the address.
 __device__ __forceinline__ int phase(const T* address) { return (unsigned long long)address % 16; }
 
-// ---- the kernel ---------------------------------------------------------------------------------
-
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_backward_any_row(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx,
                          int rows, int cols, float scale)
@@ -93,12 +90,11 @@ softmax_backward_any_row(const T* __restrict__ y, const T* __restrict__ dy, T* _
     const int rank = blockIdx.x % CLUSTER;
     const int member = rank * lanes + threadIdx.x % lanes;
 
-    // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
-    // A row is a head of columns up to the first 16-byte boundary, a body of packs, and the
-    // remaining columns. Lanes past the last row take part in the shuffles, as for an empty row.
+    // Head, body and tail as in 11_any_row.cu. Lanes past the last row take part in the shuffles,
+    // as for an empty row.
     const long long row = blockIdx.x / CLUSTER * (long long)ROWS + threadIdx.x / lanes;
     const int count = ROWS == 1 || row < rows ? cols : 0;
     const T* from = y + row * cols;

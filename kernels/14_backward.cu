@@ -67,7 +67,6 @@
 
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS == 32, "ROWS above 1 needs a warp per row");
 static_assert(PACKS * 16 <= 32 * sizeof(T), "PACKS must be at most 8, or 4 in 16 bits");
-static_assert(RESIDENT >= 1, "RESIDENT must be at least 1");
 static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "DROPOUT must be 0, or 1 without LOG");
 
 // What two columns add to dot.
@@ -84,10 +83,6 @@ __device__ __forceinline__ float2 gradient(float2 y, float2 dy, float dot)
     return make_float2(y.x * (dy.x - dot), y.y * (dy.y - dot));
 }
 
-// ---- the kernel ---------------------------------------------------------------------------------
-
-// RESIDENT blocks per multiprocessor: enough threads to keep enough bytes in flight, each with as
-// many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * ROWS, RESIDENT)
 softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int rows,
                  int cols, float scale, float p, unsigned long long seed,
@@ -103,7 +98,6 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     const int row = blockIdx.x / CLUSTER * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;  // only if a row is one warp (ROWS > 1), and meets at no barrier
 
-    // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1) announce_block(&all_arrived, 16 * senders);
 
     // ---- load -----------------------------------------------------------------------------------

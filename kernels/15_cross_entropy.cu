@@ -76,13 +76,11 @@
 
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0,
               "ROWS above 1 needs CLUSTER=1 and 1, 2, 4, 8, 16 or 32 threads per row");
-static_assert(UNROLL >= 1 && RESIDENT >= 1, "UNROLL and RESIDENT must be at least 1");
+static_assert(UNROLL >= 1, "UNROLL must be at least 1");
 
 constexpr int lanes = THREADS / ROWS;                       // threads of a row in a block
 constexpr int group = lanes < 32 ? lanes : 32;              // lanes of a warp that have one row
 constexpr int edges = (2 * width - 2 + lanes - 1) / lanes;  // columns of a thread at the ends
-
-// ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
@@ -94,12 +92,10 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     const int rank = blockIdx.x % CLUSTER;
     const unsigned thread = ROWS == 1 ? threadIdx.x : threadIdx.x % lanes;  // of the row
 
-    // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1) announce_block(&all_arrived, 16 * senders);
 
-    // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
-    // 11_any_row.cu. The ends belong to the first block. Lanes past the last row take part in the
-    // shuffles, as for a row without columns.
+    // Head, body and tail as in 11_any_row.cu; the ends belong to the first block. Lanes past the
+    // last row take part in the shuffles, as for a row without columns.
     const long long row = blockIdx.x / CLUSTER * (long long)ROWS + (threadIdx.x - thread) / lanes;
     const int count = ROWS == 1 || row < rows ? cols : 0;
     const T* from = x + row * cols;

@@ -58,15 +58,12 @@ static_assert(THREADS <= 1024 && (THREADS > 32 ? THREADS % 32 : 32 % THREADS) ==
 constexpr int together = THREADS > 32 ? 1 : 128 / THREADS;      // rows of a block
 constexpr int edges = (2 * width - 2 + THREADS - 1) / THREADS;  // columns of a thread at the ends
 
-// ---- the kernel ---------------------------------------------------------------------------------
-
 extern "C" __global__ void __launch_bounds__(together * THREADS)
 cross_entropy_backward(const T* x, const long long* __restrict__ target,
                        const float* __restrict__ statistics, const float* __restrict__ dloss, T* dx,
                        int rows, int cols, long long ignore_index, float smoothing, float z_loss)
 {
-    // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
-    // 11_any_row.cu. The ends belong to the first block.
+    // Head, body and tail as in 11_any_row.cu; the ends belong to the first block.
     const int rank = blockIdx.x % BLOCKS;
     const unsigned thread = together == 1 ? threadIdx.x : threadIdx.x % THREADS;  // of the row
     const long long row = blockIdx.x / BLOCKS * together + (threadIdx.x - thread) / THREADS;

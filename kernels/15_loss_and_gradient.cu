@@ -80,7 +80,6 @@
 
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS % ROWS == 0 && 32 % (THREADS / ROWS) == 0,
               "ROWS above 1 needs CLUSTER=1 and 1, 2, 4, 8, 16 or 32 threads per row");
-static_assert(RESIDENT >= 1, "RESIDENT must be at least 1");
 
 constexpr int lanes = THREADS / ROWS;                       // threads of a row in a block
 constexpr int edges = (2 * width - 2 + lanes - 1) / lanes;  // columns of a thread at the ends
@@ -95,8 +94,6 @@ __device__ __forceinline__ void forget_floats(uint4& bits)
     if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 }
 
-// ---- the kernel ---------------------------------------------------------------------------------
-
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target,
                                 const float* __restrict__ dloss, float* __restrict__ loss, T* dx,
@@ -108,13 +105,11 @@ cross_entropy_loss_and_gradient(const T* x, const long long* __restrict__ target
     const int rank = blockIdx.x % CLUSTER;
     const unsigned thread = ROWS == 1 ? threadIdx.x : threadIdx.x % lanes;  // of the row
 
-    // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1) announce_block(&all_arrived, 16 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
-    // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
-    // 11_any_row.cu. The ends belong to the first block. Lanes past the last row take part in the
-    // shuffles, as for an ignored row without columns.
+    // Head, body and tail as in 11_any_row.cu; the ends belong to the first block. Lanes past the
+    // last row take part in the shuffles, as for an ignored row without columns.
     const long long row = blockIdx.x / CLUSTER * (long long)ROWS + (threadIdx.x - thread) / lanes;
     const bool exists = ROWS == 1 || row < rows;
     const int count = exists ? cols : 0;

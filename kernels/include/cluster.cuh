@@ -10,9 +10,8 @@
 //     send(message, &slot, &all_arrived, rank);      // to the same slot of block `rank`
 //     mbarrier_wait(&all_arrived);                   // `bytes` have arrived and can be read
 //
-// With this mbarrier_wait, an mbarrier serves one exchange (08_ahead.cu has a wait of its own).
-// Each block must wait for all messages to it before it exits. `bytes` is the total size of the
-// messages of all senders. A slot of 16 bytes must be aligned to 16 bytes.
+// An mbarrier serves one exchange (08_ahead.cu waits otherwise). Each block must wait for all
+// messages to it before it exits; `bytes` is their total size. A slot of 16 bytes is aligned to 16.
 #pragma once
 
 // An attribute for a kernel: clusters of CLUSTER blocks; nothing if CLUSTER is 1.
@@ -24,6 +23,9 @@
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "CLUSTER must be from 1 to 16");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "THREADS: 32, 64, ... 1024");
+#ifdef RESIDENT
+static_assert(RESIDENT >= 1, "RESIDENT, the blocks of a multiprocessor, must be at least 1");
+#endif
 
 constexpr int warps = THREADS / 32;       // of a block, all on one row
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
@@ -62,10 +64,9 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
 }
 
 // The two halves of the cluster's barrier. This arrival does not order memory accesses: any that
-// must come before it require a fence. `.aligned` requires that all threads of a warp execute this
-// same instruction (PTX ISA, "barrier.cluster"), as __syncthreads() does; after a branch such as
-// threadIdx.x == 0, the compiler makes the warp reconverge. CUDA's own functions for this are
-// declared only for sm_90 and later, and a build with CLUSTER=1 is for any GPU.
+// must come before it require a fence. `.aligned`: all threads of a warp execute it together, as
+// they do __syncthreads() (PTX ISA, "barrier.cluster"); after a branch the compiler makes them
+// reconverge. CUDA's own functions need sm_90, and a build with CLUSTER=1 is for any GPU.
 __device__ __forceinline__ void cluster_arrive_relaxed()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -78,9 +79,8 @@ __device__ __forceinline__ void cluster_wait()
 
 // A block may write to another only once that one has started. So every block initialises its
 // mbarrier, to expect `bytes` bytes, and arrives at the cluster's barrier; it waits there before it
-// sends. The fence orders the initialisation before the arrival (PTX ISA, "fence").
-// mbarrier_expect may come before or after the fence: no phase ends without its arrival, however
-// early the bytes arrive.
+// sends. The fence orders the initialisation before the arrival (PTX ISA, "fence"). No phase ends
+// without the arrival of mbarrier_expect, however early the bytes arrive.
 __device__ __forceinline__ void announce_block(unsigned long long* mbarrier, int bytes)
 {
     if (threadIdx.x == 0) {
