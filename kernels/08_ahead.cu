@@ -51,7 +51,7 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "packs of a thread");
+static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "STREAM + DIRECT == PACKS");
 static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's packs and some more");
 
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next

@@ -46,8 +46,8 @@
 #include "include/packs.cuh"
 #include "include/reductions.cuh"
 
-static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(BLOCKS >= 1, "a row has blocks");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "THREADS: 32, 64, ... 1024");
+static_assert(BLOCKS >= 1, "BLOCKS must be at least 1");
 static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC must be 1 (yes) or 0 (no)");
 
 constexpr int warps = THREADS / 32;

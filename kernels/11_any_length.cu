@@ -37,8 +37,8 @@
 #include "include/reductions.cuh"
 #include "include/unaligned.cuh"
 
-static_assert(THREADS >= 64 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(BLOCKS >= 1, "a row has blocks");
+static_assert(THREADS >= 64 && THREADS <= 1024 && THREADS % 32 == 0, "THREADS: 64, 96, ... 1024");
+static_assert(BLOCKS >= 1, "BLOCKS must be at least 1");
 
 constexpr int warps = THREADS / 32;
 

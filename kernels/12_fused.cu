@@ -82,13 +82,13 @@
 #include "include/fused.cuh"
 #include "include/random.cuh"
 
-static_assert(MASK >= 0 && MASK <= 2, "MASK is none, 0, an array, 1, or causal, 2");
+static_assert(MASK >= 0 && MASK <= 2, "MASK must be 0 (none), 1 (an array) or 2 (causal)");
 static_assert(LOG == 0 || LOG == 1, "LOG must be 1 (yes) or 0 (no)");
 static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
 static_assert(ZERO == 0 || ZERO == 1 && LOG == 0, "a logarithm of 0 is -inf");
 static_assert(ROWS * THREADS <= 1024, "a block has up to 1024 threads");
 static_assert(CLUSTER == 1 || ROWS == 1, "a block of a cluster has part of one row");
-static_assert(PACKS >= 1, "a thread has at least one pack of a row");
+static_assert(PACKS >= 1, "PACKS must be at least 1");
 
 // ---- what comes before softmax ------------------------------------------------------------------
 

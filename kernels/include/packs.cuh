@@ -6,7 +6,7 @@
 constexpr int width = 16 / sizeof(T);      // columns of a pack
 constexpr int pairs_per_pack = width / 2;  // pairs of columns of a pack
 #ifdef PACKS
-static_assert(PACKS >= 1, "a thread has at least one pack of a row");
+static_assert(PACKS >= 1, "PACKS must be at least 1");
 #endif
 
 union Pack {
