@@ -243,9 +243,14 @@ RANKINGS = {
     ),
     "softmax_any_axis": (
         _rank(
+            "13_whole_slices",
+            "another axis: lines do not begin at sectors, or a slice has 4 KB at most",
+            "inner * size % 32 > 0 || dim * inner * size <= 4096",
+        ),
+        _rank(
             "13_any_axis",
             "another axis: a tile is as wide as a line, or x fits in a quarter of the L2",
-            "whole == 1 || line <= most_bytes || outer * dim * line <= l2 / 4",
+            "line <= most_bytes || outer * dim * line <= l2 / 4",
         ),
         _rank(
             "13_any_axis",

@@ -299,7 +299,7 @@ def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
 
 # The macros that some includes need, and the includes that hold the options of one kernel.
 NEEDED = {"CLUSTER": 2, "THREADS": 64, "PACKS": 2, "LOG": 0, "FROM_X": 1, "DROPOUT": 1}
-NEEDED |= {"MASK": 1, "BIAS": 1, "WIDE": 0, "EVICT_LAST": 1}
+NEEDED |= {"MASK": 1, "BIAS": 1, "WIDE": 0, "EVICT_LAST": 1, "WIDTH": 4, "TILE": 32, "MEMBERS": 64}
 OF_ONE_KERNEL = {"fused.cuh", "from_x.cuh", "hidden.cuh"}
 
 
