@@ -25,8 +25,8 @@ UNFUSED, TORCH = "00_unfused", "00_torch"
 WITHOUT_FILE = (UNFUSED, TORCH)
 # Variants that dispatch uses: they stand in kernels/ beside the steps, but have no notebook.
 PRODUCTION = (
-    *("08_ahead", "11_any_length", "11_short_rows", "13_long_columns", "13_whole_slices", "14_any_row"),
-    *("15_gradient", "15_loss_and_gradient"),
+    *("08_ahead", "11_any_length", "11_short_rows", "13_long_columns", "13_whole_slices"),
+    *("14_any_row", "15_gradient", "15_loss_and_gradient"),
 )
 
 INCLUDE = re.compile(r'#include "([^"\n]+)"')

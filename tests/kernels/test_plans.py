@@ -106,7 +106,7 @@ def check_rows(contract: Header, found: list[Planned]) -> None:
         row_bytes, macros = cols * dtype.itemsize, plan.macros
         owner = contract.fields["Row"]
         if "TILE" in macros:  # columns side by side; a row here is one
-            tiles = plan.block // macro(plan, "MEMBERS")
+            tiles = macros.get("RUN") or plan.block // macro(plan, "MEMBERS")
             assert 0 <= plan.grid // plan.cluster * tiles - rows < tiles, place
             held = plan.cluster * macro(plan, "MEMBERS") * macros["PACKS"] * macros["WIDTH"]
             assert held >= cols * macros["TILE"], place
