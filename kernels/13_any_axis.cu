@@ -64,8 +64,8 @@
 //
 // A tile is up to most_bytes of a line: more where lines do not begin at sectors, so that fewer
 // bytes of other tiles are loaded with it, and less of long columns, so that a cluster can hold it.
-// A thread has up to `most` packs. The limits were timed. Small slices whose lines are no whole
-// packs are faster slices with 13_whole_slices.cu.
+// A thread has up to `most` packs. The limits were timed. Short slices, and slices of up to 1 MB
+// whose lines do not begin at sectors, are faster with 13_whole_slices.cu.
 
 #if !defined(WIDTH) || !defined(TILE) || !defined(MEMBERS) || !defined(PACKS) \
     || !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(EVICT_LAST)

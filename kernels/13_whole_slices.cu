@@ -55,6 +55,12 @@
 // overlap x. Lines, slices, columns and clusters are those of 13_any_axis.cu; a tile is a slice. A
 // column of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with -ftz=true,
 // as CuPy compiles.
+//
+// A pack is as wide as the slice's bytes allow: MEMBERS * WIDTH is a multiple of TILE, so that all
+// packs of a thread are in the same columns, wherever lines end. STAGED is for slices with an odd
+// number of 16-bit elements, for those of so few lines that packs would hold parts of many columns
+// each, and for short ones, of which a warp would load pieces of less than two sectors. A thread
+// has up to `each` bytes; a block stages a run of 6 KB or more, so that enough bytes are in flight.
 
 #if !defined(TILE) || !defined(STAGED) || !defined(WIDTH) || !defined(CLUSTER) \
     || !defined(MEMBERS) || !defined(PACKS) || !defined(RUN) || !defined(THREADS) \

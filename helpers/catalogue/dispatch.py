@@ -243,19 +243,21 @@ RANKINGS = {
     ),
     "softmax_any_axis": (
         _rank(
+            "13_any_axis",
+            "another axis: tiles are wider than 32 bytes, or a line, or x fits in 1/4 of the L2",
+            "line % 32 == 0 && dim * line > 4096"
+            " && (most_bytes > 32 || line <= most_bytes || outer * dim * line <= l2 / 4)",
+        ),
+        _rank(
             "13_whole_slices",
             "another axis: lines do not begin at sectors, or a slice has 4 KB at most",
             "inner * size % 32 > 0 || dim * inner * size <= 4096",
         ),
         _rank(
             "13_any_axis",
-            "another axis: a tile is as wide as a line, or x fits in a quarter of the L2",
-            "line <= most_bytes || outer * dim * line <= l2 / 4",
-        ),
-        _rank(
-            "13_any_axis",
-            "another axis: tiles are wider than 32 bytes of a line",
-            "most_bytes > 32 && (line % 4 == 0 || dim <= 512)",
+            "another axis: slices that 13_whole_slices does not take, in tiles past 32 bytes",
+            "most_bytes > 32 && (line % 4 == 0 || dim <= 512)"
+            " || line <= most_bytes || outer * dim * line <= l2 / 4",
         ),
         _rank("13_long_columns", "another axis: tiles would be 32 bytes at most, or loads 2 bytes"),
         _rank("13_any_axis", "another axis: columns that 13_long_columns does not take"),
