@@ -9,9 +9,9 @@
 //                      | 2 when line % (2 * size) == 0
 //                      | 1
 //           bytes      = WIDTH * size
-//           most_bytes = min(512, max(16, power_of_two(65536 / dim + 1) / 2)) when dim <= 128
-//                        || capability < 90
-//                      | 256 when dim <= 2048 && line % 32 > 0
+//           most_bytes = min(512, max(16, power_of_two(65536 / dim + 1) / 2))
+//                        when dim <= 128 && bytes >= 8 || capability < 90
+//                      | 256 when dim <= 2048 && line % 32 > 0 && (bytes >= 8 || size == 4)
 //                      | 128 when dim <= 2048 || dim <= 4096 && line % 32 > 0
 //                        || dim <= 8192 && size == 4
 //                      | 64 when dim <= 32768 && bytes > 2
@@ -21,8 +21,9 @@
 //                      | ceil_div(line, unit * ceil_div(line, most_bytes)) * unit / size
 //           packs      = dim * TILE / WIDTH
 //           most       = 256 / max(bytes, 4) when bytes < 16
-//                        && (packs > 524288 || capability < 90 && packs > 32768)
-//                      | 32 when bytes < 16 && packs > 8192
+//                        && (packs > 524288 || packs > 131072 && bytes == 8
+//                            || capability < 90 && packs * max(bytes, 4) > 131072)
+//                      | 32 when bytes <= 4 && packs > 8192
 //                      | 16 when bytes < 16 || packs > 65536 || packs > 8192 && capability < 90
 //                        || size == 2 && (line <= 32 || dim > 512 && dim * line > 65536)
 //                      | 8

@@ -13,7 +13,7 @@
 //           across     = inner * size when inner % wide == 0
 //                      | inner * size * wide
 //           STAGED     = wide * size == 2 || dim < 2 * wide && inner % wide > 0
-//                        || slice <= 2048 && across < 64
+//                        || slice <= 2048 && across < 64 && slice % 16 > 0
 //           WIDTH      = wide when STAGED == 0
 //                      | 4 / size when inner % (4 / size) == 0
 //                      | 1
@@ -59,8 +59,9 @@
 // A pack is as wide as the slice's bytes allow: MEMBERS * WIDTH is a multiple of TILE, so that all
 // packs of a thread are in the same columns, wherever lines end. STAGED is for slices with an odd
 // number of 16-bit elements, for those of so few lines that packs would hold parts of many columns
-// each, and for short ones, of which a warp would load pieces of less than two sectors. A thread
-// has up to `each` bytes; a block stages a run of 6 KB or more, so that enough bytes are in flight.
+// each, and for short ones of narrow packs, of which a warp would load pieces of less than two
+// sectors. A thread has up to `each` bytes; a block stages about 6 KB of slices that are shorter,
+// so that enough bytes are in flight.
 
 #if !defined(TILE) || !defined(STAGED) || !defined(WIDTH) || !defined(CLUSTER) \
     || !defined(MEMBERS) || !defined(PACKS) || !defined(RUN) || !defined(THREADS) \
