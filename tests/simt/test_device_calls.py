@@ -44,6 +44,8 @@ def test_what_is_printed_comes_block_after_block() -> None:
     trace = run(body, 3, 2, before)
     assert sorted(trace.printed.split()) == ["0.0", "0.1", "1.0", "1.1", "2.0", "2.1"]
     assert [one[0] for one in trace.printed.split()] == ["0", "0", "1", "1", "2", "2"]
+    body = 'if (threadIdx.x == 0 && blockIdx.x > 1022) printf("%d ", blockIdx.x);'
+    assert run(body, 1025, 32).printed == "1023 1024 "  # in two batches
 
 
 def test_a_failed_assertion_names_its_condition_line_and_thread() -> None:
