@@ -135,12 +135,6 @@ CASES = {
         ("atomicAdd(y, x[i])", "*y = *y + x[i]"),
         BLOCKS,
     ),
-    "a counter that is reset, drawn from and then only added to": Case(
-        "if (i == 0) x[i] = atomicAdd(y, 1);\n__syncthreads();\n"
-        "if (i == 32) atomicAdd(y, 1);\n__syncthreads();\nif (i == 0) *y = 0;",
-        ("i == 32", "i == 64"),
-        WEAK,
-    ),
     "an atomic of block scope": Case("atomicAdd(y, 1);", ("atomicAdd(", "atomicAdd_block("), SCOPE),
     "an atomic of block scope beside others": Case(
         "if (b == 0) atomicMax_block(y, t); else atomicMax(y + 1, t);",
@@ -162,6 +156,12 @@ CASES = {
         "do { seen = old; old = atomicCAS(y, seen, seen + 1); } while (old != seen);",
         ("atomicCAS(y, seen, seen + 1)", "*y; *y = seen + 1"),
         WARP,
+    ),
+    "a counter that is reset, drawn from and then only added to": Case(
+        "if (i == 0) x[i] = atomicAdd(y, 1);\n__syncthreads();\n"
+        "if (i == 32) atomicAdd(y, 1);\n__syncthreads();\nif (i == 0) *y = 0;",
+        ("i == 32", "i == 64"),
+        WEAK,
     ),
 }
 
