@@ -251,8 +251,9 @@ RANKINGS = {
         _rank(
             "13_whole_slices",
             "another axis: lines do not begin at sectors, or a slice has 4 KB at most",
-            "inner * size % 32 > 0 && (inner <= 256 || inner * size % 8 > 0)"
-            " || dim * inner * size <= 4096",
+            "(inner <= 256 || dim > 4 && inner * size % 8 > 0)"
+            " && (inner * size % 32 > 0 || dim * inner * size <= 4096)"
+            " && (dim * inner * size % 4 == 0 || dim * inner * size <= 400000)",
         ),
         _rank(
             "13_any_axis",
