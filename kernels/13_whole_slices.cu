@@ -20,7 +20,8 @@
 //           bytes      = WIDTH * size
 //           period     = inner / WIDTH when inner % WIDTH == 0
 //                      | inner
-//           each       = 128 when bytes >= 8
+//           each       = 32 when bytes == 16 && slice <= 256
+//                      | 128 when bytes >= 8
 //                      | 80
 //           of_block   = 256 * each when STAGED == 1
 //                      | 512 * each
