@@ -7,7 +7,7 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 
 # In steps.jsonl, and in pipelines.jsonl.
 EARLIER = frozenset({"13_any_axis", "13_any_axis-TILE16", "13_any_axis-TILE8"})
-LINKED_EARLIER = frozenset({"15_cross_entropy", "15_gradient"})
+LINKED_EARLIER = frozenset({"13_any_axis", "15_cross_entropy", "15_gradient"})
 # Kernels that steps.jsonl has no record of yet, and those without recorded disassembly.
 UNRECORDED = frozenset({"13_whole_slices"})
 UNPROFILED = frozenset({"13_whole_slices"})

@@ -180,8 +180,9 @@ def _ranking() -> str:
 
 def _entry(rank: Rank) -> list[str]:
     """Return an entry of a ranking: the kernel, its condition and the reason."""
-    parts = [*map(_text, (file_of(rank.file), _python(rank.when), rank.reason))]
-    return listed("(", parts, "),", 8, 1)
+    pieces = map(_text, textwrap.wrap(_python(rank.when), 84, drop_whitespace=False))
+    condition = "\n".join(pieces)  # Python joins adjacent strings; a line may break between them
+    return listed("(", [_text(file_of(rank.file)), condition, _text(rank.reason)], "),", 8, 1)
 
 
 def _tuned_plans(plans: Sequence[Tuned]) -> str:

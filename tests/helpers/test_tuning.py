@@ -143,7 +143,8 @@ def test_refused_trials_are_counted_and_not_timed() -> None:
 def test_what_is_tried_comes_from_the_header() -> None:
     names = {step: {*knobs(load(step).header)} for step in ("08_cluster", "09_grid", "07_warp")}
     assert names["08_cluster"] == {
-        *("CLUSTER", "THREADS", "MOST", "MOST_BYTES", "RESIDENT", "EVICT_LAST", "STREAMING")
+        *("CLUSTER", "THREADS", "MOST", "MOST_BYTES", "SM_THREADS", "RESIDENT", "EVICT_LAST"),
+        "STREAMING",
     }, "share is a fact of the matrix, PACKS follows"
     assert names["09_grid"] == {"FEW_PACKS", "THREADS", "BLOCKS", "STREAMING"}
     assert names["07_warp"] == {"WIDTH", "LANES", "ROWS"}
