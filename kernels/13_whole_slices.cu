@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Idea:     slices follow each other without a gap. So a block takes whole slices, and a pack may
-//           begin in one line and end in the next. Where packs would be narrow or scattered, a run
-//           of slices goes through shared memory, 16 bytes at a time, and is read there (STAGED).
+// Idea:     slices follow each other without a gap. So a block, or a cluster for a long one, takes
+//           whole slices, and a pack may begin in one line and end in the next. Where packs would
+//           be narrow or scattered, a block's slices, its run, go through shared memory, 16 bytes
+//           at a time, and are read there (STAGED).
 // Computes: softmax_any_axis
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    TILE       = inner
@@ -44,12 +45,15 @@
 // Columns:  TILE == inner && slice % (WIDTH * size) == 0 && MEMBERS * WIDTH % inner == 0
 //           && dim * inner <= CLUSTER * MEMBERS * PACKS * WIDTH && THREADS <= 1024
 //           && PACKS * max(bytes, 4) <= 256
-//           && 64 + 8 * (tiles * MEMBERS * WIDTH * 5 / 4 + (tiles + CLUSTER + 1) * TILE) <= 49152
+//           && (STAGED == 0 || (CLUSTER - 1) * MEMBERS * PACKS * WIDTH < dim * inner
+//               && (slice <= 49152 || capability >= 80))
+//           && 64 + 8 * (tiles * MEMBERS * WIDTH * (5 + (inner == 8)) / 4
+//                        + (tiles + CLUSTER + 1) * TILE) <= 49152
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   what is staged is written to shared memory and read from it twice.
+// Wastes:   what is staged crosses shared memory twice, x on the way in and y on the way out.
 // Measured: 3570 GB/s, 0.83 of a copy at 2048 x 8192 x 16 (H200, 2026-11-29)
 //
 // y[o, :, i] = softmax(x[o, :, i]) for x and y of shape (outer, dim, inner), row-major. y must not
@@ -57,12 +61,13 @@
 // column of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with -ftz=true,
 // as CuPy compiles.
 //
-// A pack is as wide as the slice's bytes allow: MEMBERS * WIDTH is a multiple of TILE, so that all
-// packs of a thread are in the same columns, wherever lines end. STAGED is for slices with an odd
-// number of 16-bit elements, for those of so few lines that packs would hold parts of many columns
-// each, and for short ones of narrow packs, of which a warp would load pieces of less than two
-// sectors. A thread has up to `each` bytes; a block stages about 6 KB of slices that are shorter,
-// so that enough bytes are in flight.
+// Unless staged, a pack is as wide as the slice's bytes allow, up to 8 bytes if inner > 256.
+// MEMBERS * WIDTH is a multiple of TILE, so that all packs of a thread are in the same columns,
+// wherever lines end. STAGED is for slices with an odd number of 16-bit elements, for those of so
+// few lines that packs would hold parts of many columns each, and for slices of up to 2 KB if the
+// threads that load side by side would cover less than 64 bytes (`across`). A thread has up to
+// `each` bytes. Where one thread has a whole column of a staged slice, a block takes about 6 KB of
+// slices, `tiles` at a time, so that enough bytes are in flight. The limits were timed.
 
 #if !defined(TILE) || !defined(STAGED) || !defined(WIDTH) || !defined(CLUSTER) \
     || !defined(MEMBERS) || !defined(PACKS) || !defined(RUN) || !defined(THREADS) \

@@ -244,16 +244,15 @@ RANKINGS = {
     "softmax_any_axis": (
         _rank(
             "13_any_axis",
-            "another axis: tiles are wider than 32 bytes, or a line, or x fits in 1/4 of the L2",
+            "another axis: lines begin at sectors, slices pass 4 KB, tiles are wide or x is small",
             "line % 32 == 0 && dim * line > 4096"
             " && (most_bytes > 32 || line <= most_bytes || outer * dim * line <= l2 / 4)",
         ),
         _rank(
             "13_whole_slices",
-            "another axis: lines do not begin at sectors, or a slice has 4 KB at most",
+            "another axis: lines do not begin at sectors, or slices are short",
             "(inner <= 256 || dim > 4 && inner * size % 8 > 0)"
-            " && (inner * size % 32 > 0 || dim * inner * size <= 4096)"
-            " && (dim * inner * size % 4 == 0 || dim * inner * size <= 400000)",
+            " && (inner * size % 32 > 0 || slice <= 4096) && (slice % 4 == 0 || slice <= 400000)",
         ),
         _rank(
             "13_any_axis",
@@ -261,7 +260,7 @@ RANKINGS = {
             "most_bytes > 32 && (line % 4 == 0 || dim <= 512)"
             " || line <= most_bytes || outer * dim * line <= l2 / 4",
         ),
-        _rank("13_long_columns", "another axis: tiles would be 32 bytes at most, or loads 2 bytes"),
+        _rank("13_long_columns", "another axis: long columns, of narrow tiles or loads"),
         _rank("13_any_axis", "another axis: columns that 13_long_columns does not take"),
     ),
     "softmax_backward": (

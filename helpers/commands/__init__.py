@@ -1,12 +1,14 @@
 """Command-line entry points: `python -m helpers.commands.NAME`. No other package imports them.
 
 CuPy and Jupyter need a writable home folder: a temporary one replaces it where it is missing or
-read-only, as in some containers. Ctrl-C ends a command with one line.
+read-only, as in some containers. Once all is imported, Ctrl-C ends a command with one
+line.
 """
 
 from __future__ import annotations
 
 import os
+import site
 import sys
 import tempfile
 
@@ -14,6 +16,9 @@ from ..base import lean  # noqa: F401
 
 home = os.path.expanduser("~")
 if os.name == "posix" and not (os.path.isdir(home) and os.access(home, os.W_OK | os.X_OK)):
+    os.environ.setdefault("PYTHONUSERBASE", site.getuserbase())  # packages of the old one
+    for name in "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME":
+        os.environ.pop(name, None)
     stand_in = tempfile.TemporaryDirectory(prefix="softmax-worklog-")  # until this process ends
     os.environ["HOME"] = stand_in.name
     print(

@@ -6,6 +6,7 @@ instead of a SyntaxError.
 """
 
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed.txt"  # make compares its age with the locks'
+DRIVER = Path("/proc/driver/nvidia/version")
 
 PYTHONS = [(3, minor) for minor in range(14, 9, -1)]  # newest first; CuPy has wheels for these
 MACHINES = {"linux": ("x86_64", "aarch64"), "win32": ("amd64", "arm64")}
@@ -57,13 +59,17 @@ def check_machine() -> None:
 
 def driver_version() -> "str | None":
     """The NVIDIA driver's version, such as "580.65.06", or None without a driver."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = done.stdout.partition("\n")[0].strip()
-    return version if done.returncode == 0 and version[:3].isdigit() else None
+    try:  # a container may have no nvidia-smi, which may take seconds to wake the GPU
+        text = DRIVER.read_text().partition("\n")[0]
+    except OSError:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        text = done.stdout if done.returncode == 0 else ""
+    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
+    return found.group() if found else None
 
 
 def choose(driver: "str | None") -> "tuple[int, str]":

@@ -81,7 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         notebook = as_notebook(path)
         title = re.search(r"^# (.+)", notebook.cells[0].source, flags=re.MULTILINE)
-        html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title[1]}})
+        name = title[1] if title else path.name
+        html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": name}})
         html = PLACE.sub(lambda found: found[0].lower(), html)
         todo += {target_of(link, path) for _, link, _ in LINK.findall(html)} - {None, *todo}
         html = LINK.sub(lambda found, at=path: relinked(found, at), html)

@@ -165,14 +165,19 @@ def summary_table(
     for step in verdicts:
         case = timed.get(step)
         cells = [step, (case.at if case else predicted_at(step)).place()]
-        cells += [f"{load_record(step).headline.share:.3f}" if has_record(step) else "not yet"]
+        if has_record(step):
+            record = load_record(step)
+            cells += [f"{record.headline.share:.3f}{'' if record.is_current() else '*'}"]
+        else:
+            cells += ["not yet"]
         if timed:
             cells += [f"{case.share:.3f}", f"{case.gbps:.0f}"] if case else ["-", "-"]
         rows.append(cells)
     ends = [f"kernel {where}", *(verdict.splitlines()[0] for verdict in verdicts.values())]
     title = "Fractions of the bandwidth of a copy, or of the operation's baseline (docs/results.md)"
     table = [f"{line}  {end}" for line, end in zip(aligned(rows), ends, strict=True)]
-    return "\n".join(["", title, *table])
+    earlier = ["* an earlier version of the kernel"] if "*" in "".join(table) else []
+    return "\n".join(["", title, *table, *earlier])
 
 
 if __name__ == "__main__":

@@ -263,7 +263,7 @@ def best_copy(case: Case, gpu: str | None = None) -> float | None:
     """Bandwidth of the fastest copy kernel as a fraction of the plain one's, if several were timed
     in turn at the shape of a case whose baseline is the copy; otherwise None."""
     with contextlib.suppress(FileNotFoundError):
-        found = store.find(Comparison, case.at, gpu)
+        found = store.find(Comparison, Problem(case.rows, case.cols, case.dtype), gpu)
         if found and found.copies_us and case.bandwidth_baseline == COPY:
             return found.best_copy
     return None

@@ -215,7 +215,9 @@ def parse_ncu(text: str) -> list[tuple[str, dict[str, float]]]:
     found: dict[int, tuple[str, dict[str, float]]] = {}
     start = text.find('"ID"')
     for row in csv.DictReader(io.StringIO(text[start:])) if start >= 0 else ():
-        if (row["ID"] or "").isdigit():  # otherwise a line of the program itself
+        if (row["ID"] or "").isdigit() and row[
+            "Metric Name"
+        ]:  # otherwise a line of the program itself
             _, metrics = found.setdefault(int(row["ID"]), (row["Kernel Name"], {}))
             with contextlib.suppress(ValueError):
                 value = float((row["Metric Value"] or "").replace(",", ""))

@@ -138,11 +138,6 @@ class Case(Timed, AtProblem):
         return self.problem.compulsory_bytes
 
     @property
-    def matrix_bytes(self) -> int:
-        """Bytes of x: rows x cols elements."""
-        return self.rows * self.problem.row_bytes
-
-    @property
     def gbps(self) -> float:
         return self.bytes / self.median_us / 1e3
 

@@ -1,5 +1,5 @@
-// Packs, and (maximum, sum) pairs of columns. A tile has TILE columns and MEMBERS threads, each with
-// a pair for all of its packs. A block has one tile or more, a cluster has one.
+// Packs, and (maximum, sum) pairs of columns. A tile has TILE columns and MEMBERS threads. All
+// packs of a thread are in the same columns, each with a pair. A cluster has one tile.
 #pragma once
 #include "cluster.cuh"
 #include "formats.cuh"
@@ -40,7 +40,7 @@ __host__ __device__ constexpr int lanes_for(int threads)
 
 // Pairs of neighbouring columns are adjacent; those of one column are a pitch apart. In merge a
 // warp reads `lanes` pairs of each of 32 / lanes columns: from 32 banks, if the pitch is an odd
-// multiple of 32 / lanes. The pitch is a multiple of what one access writes.
+// multiple of 32 / lanes; less so where it must be a multiple of what one access writes.
 constexpr int available = THREADS / (tiles * TILE);
 constexpr int lanes = lanes_for(available < column_threads ? available : column_threads);
 constexpr int access_floats = thread_columns < 4 ? thread_columns : 4;

@@ -78,7 +78,7 @@ def test_what_no_kernel_takes_is_named(given: dict, reason: str) -> None:
     ("given", "taken"),
     [
         ({"features": {"MASK": "causal"}}, "12_fused-MASK2: a row that the registers"),
-        ({"inner": 64}, "13_any_axis: another axis: tiles are wider"),
+        ({"inner": 64}, "13_any_axis: another axis: lines begin at sectors"),
         ({"operation": "softmax_backward"}, "14_backward: both rows of a gradient"),
         ({"operation": "softmax_backward", "cols": 96}, "14_any_row: both rows of a gradient"),
         ({"operation": "cross_entropy"}, "15_cross_entropy: a loss, in one read"),

@@ -231,6 +231,16 @@ def test_the_largest_and_the_smallest_matrix_have_a_kernel() -> None:
             80,
         ),
         ("13_any_axis", Problem(8, 256521, "float16", inner=8, operation="softmax_any_axis"), 120),
+        (
+            "13_whole_slices",
+            Problem(16384, 4096, "bfloat16", inner=8, operation="softmax_any_axis"),
+            90,
+        ),
+        (
+            "13_whole_slices",
+            Problem(1140, 111, "float16", inner=285, operation="softmax_any_axis"),
+            75,
+        ),
         ("14_backward", Problem(64, 300000, operation="softmax_backward"), 90),
     ],
 )

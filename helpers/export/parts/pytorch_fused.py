@@ -96,7 +96,8 @@ def scaled_masked_softmax(
     wide = x.dtype != torch.float32 and (dtype == torch.float32 or _autocast("cuda"))
     inside = dropout_p > 0 and not log
     seed = torch.randint(2**62, (), device="cpu") if inside else None
-    o = o._replace(scale=float(scale), wide=wide, p=dropout_p if inside else 0.0, seed=seed)
+    p = dropout_p if inside else 0.0  # a new tuple: PyTorch up to 2.8 cannot compile _replace
+    o = Options(mask, bias, float(scale), o.diagonal, log, zero_masked_rows, wide, p, seed)
     y = _operator("scaled_masked_softmax")(x, *o)
     return y if inside or not dropout_p else functional.dropout(y, dropout_p)
 

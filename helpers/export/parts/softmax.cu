@@ -57,6 +57,7 @@ namespace ${name}_parts {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wparentheses"  // && within ||, as headers have it
+#pragma GCC diagnostic ignored "-Wshadow"
 
 enum class Dtype { ${dtypes} };
 enum class Kernel { ${kernels} };

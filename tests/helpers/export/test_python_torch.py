@@ -100,7 +100,7 @@ def test_any_dimension_and_its_gradient(shape, dim: int, dtype: str, place: Plac
         return found
 
     check(place, along(fast.softmax), along(torch.softmax), dtype, x)
-    assert place.kernels() == ["13_any_axis"]
+    assert {*place.kernels()} <= {"13_any_axis", "13_whole_slices"}
     check(place, along(fast.softmax, False), along(torch.softmax), dtype, x)
     check(place, along(fast.log_softmax), along(torch.log_softmax), dtype, x)
 
