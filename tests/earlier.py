@@ -6,10 +6,10 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 """
 
 # In steps.jsonl, and in pipelines.jsonl.
-EARLIER = frozenset({"13_any_axis", "13_any_axis-TILE16", "13_any_axis-TILE8"})
+EARLIER: frozenset[str] = frozenset()
 LINKED_EARLIER = frozenset({"13_any_axis", "15_cross_entropy", "15_gradient"})
 # Kernels that steps.jsonl has no record of yet, and those without recorded disassembly.
-UNRECORDED = frozenset({"13_whole_slices"})
+UNRECORDED: frozenset[str] = frozenset()
 UNPROFILED = frozenset({"13_whole_slices"})
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})

@@ -23,7 +23,7 @@ from helpers.problem.shapes import (
 from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_input, poisoned
 from helpers.simt import NSIGHT_METRICS, Trace
-from tests.earlier import PROFILED_EARLIER, UNPROFILED, UNRECORDED
+from tests.earlier import PROFILED_EARLIER, UNPROFILED
 
 EARLIER = UNPROFILED.union(*PROFILED_EARLIER.values())
 UNFUSED_ONE, *COUNTERS = read(NsightCounters)
@@ -106,7 +106,7 @@ def test_every_step_is_compared_at_two_shapes_or_more(step: str) -> None:
 
 def test_counters_are_of_every_launch_that_is_wanted() -> None:
     assert current(one.key for one in COUNTERS) == current(launches())
-    small = {one for one in launches("small") if one.step not in UNRECORDED}
+    small = {one for one in launches("small") if one.step not in UNPROFILED}
     assert small == {one.key for one in SMALL}
     for one in COUNTERS:
         assert one.counted[0]["kernel"] == load(one.step).name
@@ -115,7 +115,7 @@ def test_counters_are_of_every_launch_that_is_wanted() -> None:
 
 def test_sanitizers_found_no_error_in_any_step() -> None:
     every = dict.fromkeys(one.step for one in launches("small"))
-    examined = [step for step in every if step not in UNRECORDED]
+    examined = [step for step in every if step not in UNPROFILED]
     of_each = itertools.product(OPTIONS, examined)
     assert [one.key for one in VERDICTS] == [(step, tool) for tool, step in of_each]
     assert not any(one.errors for one in VERDICTS)
