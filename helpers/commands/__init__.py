@@ -30,7 +30,7 @@ if os.name == "posix" and not (os.path.isdir(home) and os.access(home, os.W_OK |
 
 
 def say(kind: type[BaseException], *error: object) -> None:
-    """Report an error that nobody handled."""
+    """Report an unhandled error."""
     if issubclass(kind, KeyboardInterrupt):
         print("\ninterrupted", file=sys.stderr)
     else:

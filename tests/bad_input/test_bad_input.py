@@ -60,7 +60,7 @@ def complaint(error: BaseException) -> str:
     if not isinstance(error, TELLING):
         return f"an accident: {where}"
     if not raised_on_purpose(frame.filename, frame.lineno):
-        return f"nobody's sentence: {where}"
+        return f"unexpected: {where}"
     if not 8 <= len(said) <= LONGEST or "\n" in said.strip() or " " not in said:
         return f"no sentence: {where}"
     return ""
@@ -177,7 +177,7 @@ def listing(folder: Path) -> dict[str, int]:
     ("call", "wrong"),
     [
         (lambda: 1 // 0, "an accident: ZeroDivisionError"),
-        (lambda: {}["key"], "nobody's sentence: KeyError"),
+        (lambda: {}["key"], "unexpected: KeyError"),
         (lambda: load("nope"), ""),
         (lambda: load_record("a\nb"), ""),
     ],
