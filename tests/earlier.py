@@ -7,18 +7,14 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 
 # In steps.jsonl, and in pipelines.jsonl.
 EARLIER: frozenset[str] = frozenset()
-LINKED_EARLIER = frozenset({"13_any_axis", "15_cross_entropy", "15_gradient"})
+LINKED_EARLIER: frozenset[str] = frozenset()
 # Kernels that steps.jsonl has no record of yet, and those without recorded disassembly.
 UNRECORDED: frozenset[str] = frozenset()
-UNPROFILED = frozenset({"13_whole_slices"})
+UNPROFILED: frozenset[str] = frozenset()
 # Shapes of pipelines.jsonl whose plan was tuned since.
 TUNED_SINCE = frozenset({(16, 131072, "bfloat16")})
 # File of profiler data -> kernels whose data in it are of an earlier version or launch.
-PROFILED_EARLIER: dict[str, frozenset[str]] = {
-    "counters": frozenset({"13_any_axis"}),
-    "sanitizer": frozenset({"13_any_axis"}),
-    "sass": frozenset({"13_any_axis"}),
-}
+PROFILED_EARLIER: dict[str, frozenset[str]] = {}
 # Notebooks that show such data.
 SHOWN_EARLIER: frozenset[str] = frozenset()
 # Files with cases in comparison.jsonl of an earlier version or launch.
