@@ -50,7 +50,7 @@
 #include "include/reductions.cuh"
 
 static_assert(THREADS >= MEMBERS && THREADS % 32 == 0, "a block is whole warps");
-static_assert(8 * width * MEMBERS <= 49152, "48 KB can be declared");
+static_assert(8 * width * MEMBERS <= 49152, "at most 48 KB can be declared");
 static_assert(BLOCKS >= 1 && UNROLL >= 1, "blocks of a slice, packs at a time");
 
 constexpr int warps = THREADS / 32;

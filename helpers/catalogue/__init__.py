@@ -3,7 +3,7 @@
 The modules, lowest first:
 
     expressions  C integer expressions and the rules of a header, evaluated over any domain
-    plan         a parsed header: accepted problems, build options, launch
+    plan         `Header`, which is parsed, and `Plan`: accepted problems, build options, launch
     header       the header parser: keys and Build table
     registry     the kernel files and their source
     store        files of measurements, one observation per line

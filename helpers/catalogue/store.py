@@ -86,8 +86,8 @@ class Observation:
         return True
 
     def is_valid_under(self, protocol: Protocol) -> bool:
-        """Whether it need not be measured again by a protocol: it was measured by another version,
-        or by the same one with the same text."""
+        """Whether it counts although a protocol is in force now. What another version measured
+        does; what the same version measured only if the protocol's text is the same too."""
         own = self.run.protocol
         return own["version"] != protocol["version"] or own == protocol
 

@@ -8,12 +8,12 @@
 
 KERNEL is a step, a variant or a trial, an operation with its features (cross_entropy,
 softmax_backward-LOG1), or "best" for the kernels that should be fastest for softmax. SHAPES are
-rows x columns, for 13 outer x dim x inner, each a number or LOW..HIGH. C++ is compiled for these
-shapes, Python when it is called, so SHAPES, --dtype, --gpu, --strides and --anywhere only apply to
-C++. CUDA is the kernel file alone, with what it includes: its header says how to compile and launch
-it. The plan is that of the header for the GPU in use or an H200; --gpu names one or more other
-GPUs. The file is exports/NAME.cu or exports/NAME.py, which git ignores, or the one that -o names;
---force replaces an existing file.
+rows x columns, or outer x dim x inner for step 13, each a number or LOW..HIGH. C++ is compiled for
+these shapes, Python when it is called, so SHAPES, --dtype, --gpu, --strides and --anywhere only
+apply to C++. CUDA is the kernel file alone, with what it includes: its header says how to compile
+and launch it. The plan is that of the header for the GPU in use or an H200; --gpu names one or more
+other GPUs. The file is exports/NAME.cu or exports/NAME.py, which git ignores, or the one that -o
+names; --force replaces an existing file.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import argparse
 import re
 import statistics
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +24,7 @@ from ..measure.comparison import (
     COPIES,
     DTYPES,
     ROOM,
-    SLOWER,
     TOLERANCE,
-    Unseen,
     around_cases,
     best_copy,
     comparison_cases,
@@ -40,6 +37,7 @@ from ..page.comparison_text import (
     comparison_block,
     every_case,
     every_case_path,
+    score,
     unseen_block,
     unseen_groups_block,
     unseen_lines,
@@ -200,26 +198,16 @@ def unseen_summary() -> list[str]:
     titles = ", ".join(BASELINES[name].title for name in names)
     median = statistics.median(case.speedup for case in cases)
     eager = statistics.median(case.speedup_over("torch").value for case in cases)
+    worst = 1 - min(case.speedup for case in cases)
     return [
         f"- **Softmax on {len(cases)} shapes drawn at random**, none of them used for tuning, in "
         f"three dtypes on an {cases[0].run.device['name']}, against the best of {titles}: "
-        f"{unseen_score(cases)}. In the median our kernel is {median:.2f} times as fast as that, "
-        f"and {eager:.2f} times as fast as eager PyTorch.",
+        f"{score(cases).partition(': ')[2]}, the worst by {worst:.1%}. In the median our kernel is "
+        f"{median:.2f} times as fast as that, and {eager:.2f} times as fast as eager PyTorch.",
         "",
         f"![Speedup over the best baseline on shapes drawn at random]({named(UNSEEN)})",
         "",
     ]
-
-
-def unseen_score(cases: list[Unseen]) -> str:
-    """ "112 ahead, 21 level, 15 slower, of which 9 count as lost, the worst by 20%"."""
-    counts = Counter(case.verdict for case in cases)
-    slower = counts[SLOWER] + counts["LOSS"]
-    text = f"{counts['ahead']} ahead, {counts['level']} level, {slower} slower"
-    if counts["LOSS"]:
-        worst = min(case.speedup for case in cases if case.verdict == "LOSS")
-        text += f", of which {counts['LOSS']} count as lost, the worst by {1 - worst:.1%}"
-    return text
 
 
 def questions_block() -> str:

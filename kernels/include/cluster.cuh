@@ -10,8 +10,8 @@
 //     send(message, &slot, &all_arrived, rank);      // to the same slot of block `rank`
 //     mbarrier_wait(&all_arrived);                   // `bytes` have arrived and can be read
 //
-// An mbarrier serves one exchange (08_ahead.cu waits otherwise). Each block must wait for all
-// messages to it before it exits; `bytes` is their total size. A slot of 16 bytes is aligned to 16.
+// An mbarrier serves one exchange (08_ahead.cu waits differently). Each block must wait for all
+// messages to it before it exits; `bytes` is their total size. A 16-byte slot is aligned to 16.
 #pragma once
 
 // An attribute for a kernel: clusters of CLUSTER blocks; nothing if CLUSTER is 1.
@@ -24,10 +24,10 @@
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "CLUSTER must be from 1 to 16");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "THREADS: 32, 64, ... 1024");
 #ifdef RESIDENT
-static_assert(RESIDENT >= 1, "RESIDENT, the blocks of a multiprocessor, must be at least 1");
+static_assert(RESIDENT >= 1, "RESIDENT, the blocks per multiprocessor, must be at least 1");
 #endif
 
-constexpr int warps = THREADS / 32;       // of a block, all on one row
+constexpr int warps = THREADS / 32;       // of a block that work on one row
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
 __device__ __forceinline__ unsigned shared_address(const void* shared)
@@ -45,7 +45,7 @@ __device__ __forceinline__ unsigned cluster_address(const void* shared, int rank
 }
 
 // Adds `bytes` to what the current phase waits for, and makes the one arrival that the phase
-// needs; it ends when all bytes have arrived.
+// needs; the phase ends when all bytes have arrived, too.
 __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
@@ -64,9 +64,9 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
 }
 
 // The two halves of the cluster's barrier. This arrival does not order memory accesses: any that
-// must come before it require a fence. `.aligned`: all threads of a warp execute it together, as
-// they do __syncthreads() (PTX ISA, "barrier.cluster"); after a branch the compiler makes them
-// reconverge. CUDA's own functions need sm_90, and a build with CLUSTER=1 is for any GPU.
+// must come before it require a fence. `.aligned`: all threads of a warp must execute it together,
+// as with __syncthreads() (PTX ISA, "barrier.cluster"); after a branch the compiler makes them
+// reconverge. Not CUDA's own functions: they need sm_90, and a build with CLUSTER=1 must not.
 __device__ __forceinline__ void cluster_arrive_relaxed()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -1,12 +1,12 @@
-// Packs, and (maximum, sum) pairs of columns. A tile has TILE columns and MEMBERS threads. All
-// packs of a thread are in the same columns, each with a pair. A cluster has one tile.
+// Packs, and (maximum, sum) pairs of columns. A tile has TILE columns and, in each block, MEMBERS
+// threads. All packs of a thread are in the same columns, a pair for each. A cluster has one tile.
 #pragma once
 #include "cluster.cuh"
 #include "formats.cuh"
 #include "reductions.cuh"
 
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
-              "WIDTH elements are one access: 1, 2, 4 or, of 2 bytes each, 8");
+              "WIDTH must be 1, 2, 4 or, for elements of 2 bytes, 8");
 static_assert(MEMBERS * WIDTH % TILE == 0, "all packs of a thread are in the same columns");
 static_assert(THREADS >= MEMBERS, "a block has at least one tile");
 static_assert(CLUSTER == 1 || THREADS < 2 * MEMBERS, "a cluster has one tile");
@@ -32,7 +32,7 @@ union Pack {
     __device__ Pack() {}
 };
 
-// The lanes of a warp that merge the pairs of a column, given the threads available per column.
+// How many lanes of a warp merge the pairs of a column, given the threads available per column.
 __host__ __device__ constexpr int lanes_for(int threads)
 {
     return threads < 2 ? 1 : threads >= 32 ? 32 : 2 * lanes_for(threads / 2);
@@ -40,7 +40,7 @@ __host__ __device__ constexpr int lanes_for(int threads)
 
 // Pairs of neighbouring columns are adjacent; those of one column are a pitch apart. In merge a
 // warp reads `lanes` pairs of each of 32 / lanes columns: from 32 banks, if the pitch is an odd
-// multiple of 32 / lanes; less so where it must be a multiple of what one access writes.
+// multiple of 32 / lanes, and from fewer where it must be a multiple of what one access writes.
 constexpr int available = THREADS / (tiles * TILE);
 constexpr int lanes = lanes_for(available < column_threads ? available : column_threads);
 constexpr int access_floats = thread_columns < 4 ? thread_columns : 4;
@@ -57,7 +57,7 @@ struct Shared {
     alignas(8) float2 messages[CLUSTER > 1 ? CLUSTER * TILE : 1];  // those of all blocks
     alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
 };
-static_assert(sizeof(Shared) <= 49152, "48 KB can be declared");
+static_assert(sizeof(Shared) <= 49152, "at most 48 KB can be declared");
 
 // Floats of neighbouring columns that one access to shared memory moves.
 struct alignas(4 * access_floats) Floats {

@@ -2,7 +2,7 @@
 #pragma once
 
 // Leaves bits unchanged. The compiler, which does not know that zero is 0, converts the columns
-// again instead of keeping the floats converted first, which need twice the registers.
+// again instead of keeping the floats, which need twice as many registers.
 __device__ __forceinline__ void forget(uint4& bits, unsigned zero)
 {
     bits = make_uint4(bits.x ^ zero, bits.y ^ zero, bits.z ^ zero, bits.w ^ zero);

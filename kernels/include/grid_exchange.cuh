@@ -17,7 +17,7 @@ __device__ __forceinline__ float2 pair_of(Message message)
 
 // Blocks write and read slots at the same time, so no access may be an ordinary one. Those below
 // are seen by the whole GPU, in one piece, and in one order for each slot. PTX guarantees one piece
-// for an aligned scalar of up to 64 bits; a vector counts as one access for each element.
+// for an aligned scalar of up to 64 bits; access to a vector counts as one access per element.
 __device__ __forceinline__ void store_relaxed(Message* slot, Message message)
 {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(slot), "l"(message) : "memory");

@@ -60,7 +60,7 @@ __device__ __forceinline__ float sum_of(Pack (&packs)[count], float maximum, flo
 
 // Replaces the columns of a pack by exp(v - maximum) * factor. Without `keep`, the exponential is
 // computed again: in 16 bits that needs fewer registers than keeping the first result. The compiler
-// must assume that the empty asm changes the bits; else it would keep the floats computed first.
+// must assume that the empty asm changes the bits; otherwise it would keep the first result.
 template <bool keep>
 __device__ __forceinline__ void finish(Pack& pack, float maximum, float factor)
 {

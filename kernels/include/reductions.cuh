@@ -11,7 +11,7 @@ __device__ __forceinline__ float warp_max(float value)
     return value;
 }
 
-// The sum over `lanes` neighbouring lanes, in each of them.
+// Gives each lane the sum over its group of `lanes` lanes, likewise.
 template <int lanes = 32>
 __device__ __forceinline__ float warp_sum(float value)
 {
