@@ -135,7 +135,7 @@ def _sync(context: Context, instruction: Instruction) -> Step:
         if len(names) == 1 and names[0] == 0xFFFFFFFF:
             order.order_warps(np.flatnonzero(lanes.active_warps))
         else:
-            order.order_lanes(lanes.mask, names)
+            order.order_lanes(lanes.mask)
 
     return sync
 

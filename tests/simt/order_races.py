@@ -2,7 +2,7 @@
 not: a rule a kernel, as in global_races.py. Each is right as it stands; what is replaced in it
 makes it racy."""
 
-from tests.simt.global_races import Case, Rules
+from tests.simt.global_races import BLOCKS, WARP, Case, Rules
 
 # ---- a flag in shared memory that guards `data`, in shared or global memory ----
 
@@ -248,6 +248,26 @@ if (t == 0) asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(at) : "memory")
 __syncthreads();
 if (t < 2) ((int*)barriers)[t] = t;"""
 ARRIVES = MBARRIER.splitlines()[8]
+HANDED_ON = """
+cuda::atomic_ref<int, cuda::thread_scope_device> one(flag[0]), other(flag[1]);
+if (t == 32) __threadfence();
+if (b == 0 && t == 0) { y[0] = 7; one.store(1, cuda::memory_order_release); }
+if (b == 1 && t < 2) {
+    while (t == 0 && one.load(cuda::memory_order_acquire) == 0);
+    __syncwarp(3);
+    if (t == 1) other.store(1, cuda::memory_order_release);
+}
+if (b == 2 && t == 0) {
+    while (other.load(cuda::memory_order_acquire) == 0);
+    x[i] = y[0];
+}"""
+EQUAL = """
+__shared__ int s[32];
+asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+             ::"r"((unsigned)__cvta_generic_to_shared(s + t / 2)), "l"(x + i / 2) : "memory");
+asm volatile("cp.async.wait_all;" ::: "memory");
+__syncthreads();
+y[i] = s[t / 2];"""
 UNORDERED = "with no barrier in between"
 OVERWRITTEN, ENDED = "hold an mbarrier", "the other block may have ended"
 SPLIT = [
@@ -331,6 +351,19 @@ CASES |= {
          'if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], 64; "'
          '"mbarrier.init.shared.b64 [%0], 64;" ::"r"(at) : "memory");'),
         OVERWRITTEN,
+    ),
+    "copies of equal bytes to one place": Case(EQUAL, ("x + i / 2", "x + i"), UNORDERED),
+    "a volatile value that an atomic has drawn before": Case(
+        SEND.replace("*(volatile int*)y = x[0]", "x[1] = atomicAdd(y, 1); *(volatile int*)y = x[0]"),
+        {"5; __threadfence();": "5;", "    __threadfence();\n": ""}, NO_FENCE
+    ),
+    "the halves of a warp meet apart": Case(
+        "y[i] = t;\n__syncwarp(t & 16 ? 0xffff0000 : 0xffff);\nx[i] = y[i ^ 1];",
+        ("y[i ^ 1]", "y[i ^ 16]"), WARP
+    ),
+    "a lane hands on by release what another has acquired": Case(
+        HANDED_ON, ("other.store(1, cuda::memory_order_release)",
+                    "other.store(1, cuda::memory_order_relaxed)"), BLOCKS, grid=3
     ),
 }  # fmt: skip
 

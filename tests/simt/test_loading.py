@@ -203,6 +203,7 @@ def test_the_list_names_instances_and_reasons(capsys) -> None:
         "as an argument instead",
         "left out: gone.h (not found)",
     ]
+    assert shown[-1].startswith('to run one: --kernel "many<float, (2 * 4)>" --grid BLOCKS')
     sizes = ["--grid", "1", "--block", "1", "--args", "float32[1]"]
     assert main([str(path), "--kernel", "many<float, (2 * 4)>", *sizes]) == 0
     shown = capsys.readouterr().out

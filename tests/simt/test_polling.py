@@ -28,6 +28,8 @@ ENDS_BY_ITSELF = {
     " y[t] = 1000;",
     "outer loop": "int n = 0;\n#pragma unroll 1\nfor (int i = 0; i < 1000; i++)"
     " { while (f[1000] == 0); n += f[i] + 1; } y[t] = n;",
+    "left from within": "for (;;) if (f[1000] && ++y[t] == 999)"
+    ' { y[t] = 1000; asm volatile("exit;"); }',
 }
 
 
@@ -40,12 +42,20 @@ def test_a_loop_that_ends_by_itself_is_no_hang(name: str) -> None:
     assert y.tolist() == [1000] * 40
 
 
-@pytest.mark.parametrize("wait", ["while (f[0] == 0);", "while (atomicAdd((int*)f, 0) == 0);"])
+WAITS = [
+    "while (f[0] == 0);",
+    "while (atomicAdd((int*)f, 0) == 0);",
+    "#pragma unroll 1\nfor (int k = 0; k < 9; k++) while (f[k] == 0);",
+]
+
+
+@pytest.mark.parametrize("wait", WAITS)
 def test_a_wait_that_nobody_ends_is_a_hang_at_once(wait: str) -> None:
     y, f = np.zeros(40, np.int32), np.zeros(1, np.int32)
     began = time.process_time()
     trace = run(f"    {wait}\n    y[t] = 1;", 40, y, f)
     assert [finding.kind for finding in trace.findings] == ["hang"]
+    assert trace.counters.warp_instructions < 10_000
     assert time.process_time() - began < 2
 
 

@@ -57,24 +57,18 @@ class Order:
         self.now += 1
         self.seen[warps, warps % self.warps] = self.now
 
-    def order_lanes(self, mask: np.ndarray, named: np.ndarray) -> None:
-        """These lanes have met those that name the same lanes of their warp: `named`, a mask of 32
-        bits a lane."""
+    def order_lanes(self, mask: np.ndarray) -> None:
+        """These lanes have met those of their warp."""
+        by_warp = mask.reshape(-1, WARP)
         whole = (mask == self.alive).reshape(-1, WARP).all(axis=1)
-        named = np.where(mask, named, np.uint32(0)).reshape(-1, WARP)
-        whole &= (named == named.max(axis=1, keepdims=True)).sum(axis=1) == mask.reshape(
-            -1, WARP
-        ).sum(axis=1)
-        present = mask.reshape(-1, WARP).any(axis=1)
+        present = by_warp.any(axis=1)
         self.order_warps(np.flatnonzero(present & whole))
         if (rest := np.flatnonzero(present & ~whole)).size:
             if self.lanes is None:
                 self.lanes = np.zeros((len(self.seen), WARP, WARP), np.int32)
-            patterns, which = np.unique(named[rest], axis=0, return_inverse=True)
+            patterns, which = np.unique(by_warp[rest], axis=0, return_inverse=True)
             for number, pattern in enumerate(patterns):
-                warps = rest[which.reshape(-1) == number]
-                for names in np.unique(pattern[pattern > 0]):
-                    self._meet(warps, np.flatnonzero(pattern == names))
+                self._meet(rest[which.reshape(-1) == number], np.flatnonzero(pattern))
 
     def _meet(self, warps: np.ndarray, members: np.ndarray) -> None:
         known = self.lanes[warps[:, None], members].max(axis=1)
