@@ -354,7 +354,7 @@ CASES |= {
     ),
     "copies of equal bytes to one place": Case(EQUAL, ("x + i / 2", "x + i"), UNORDERED),
     "a volatile value that an atomic has drawn before": Case(
-        SEND.replace("*(volatile int*)y = x[0]", "x[1] = atomicAdd(y, 1); *(volatile int*)y = x[0]"),
+        SEND.replace("*(volatile int*)y =", "x[1] = atomicAdd(y, 1); *(volatile int*)y ="),
         {"5; __threadfence();": "5;", "    __threadfence();\n": ""}, NO_FENCE
     ),
     "the halves of a warp meet apart": Case(

@@ -50,18 +50,12 @@ class Known:
 
     warps: np.ndarray
     threads: dict[int, int]
-    sorted: tuple[np.ndarray, np.ndarray] | None = None
 
     def holds(self, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Whether accesses of these threads at these times are among it."""
         result = times < self.warps[threads // WARP]
         if self.threads and not result.all():
-            if self.sorted is None:
-                names = np.array(sorted(self.threads), np.int64)
-                self.sorted = names, np.array([self.threads[int(name)] for name in names])
-            names, until = self.sorted
-            place = np.minimum(np.searchsorted(names, threads), len(names) - 1)
-            result |= (names[place] == threads) & (times < until[place])
+            result |= times < [self.threads.get(thread, 0) for thread in threads.tolist()]
         return result
 
 
@@ -115,13 +109,6 @@ class Lessons:
         self.times = np.repeat([one.time for one in self.entries], counts).astype(np.int64)
         self.starts = np.cumsum([0, *counts])[:-1]
         self.ends = np.array([one.end for one in self.entries], np.int64)
-
-    def add(self, one: Lesson) -> None:
-        self.entries.append(one)
-        self.starts = np.append(self.starts, len(self.slots))
-        self.slots = np.append(self.slots, one.slots)
-        self.times = np.append(self.times, np.full(len(one.slots), one.time))
-        self.ends = np.append(self.ends, one.end)
 
     def any(self, of_slots: np.ndarray) -> np.ndarray:
         """By entry, whether it holds for one of its threads; the last axis is that of `slots`."""
@@ -292,8 +279,8 @@ class Causality:
         if nodes and self.latest.get(slots.tobytes()) != nodes:  # a poll acquires again and again
             self.latest[slots.tobytes()] = nodes
             cluster = int(slots[0]) // self.per_cluster
-            lessons = self.acquired.setdefault(cluster, Lessons())
-            lessons.add(Lesson(slots, self.order.now, nodes))
+            known = self.acquired.get(cluster, NOTHING).entries
+            self.acquired[cluster] = Lessons([*known, Lesson(slots, self.order.now, nodes)])
             self.order.now += 1
 
     # ---- strong accesses ----
@@ -317,7 +304,7 @@ class Causality:
             self._acquire(np.array([slot]), _within(chains, scope))
             return
         cluster = slot // self.per_cluster
-        mine = self.observed.setdefault(cluster, Lessons())
+        mine = self.observed.get(cluster, NOTHING)
         for number in np.flatnonzero(mine.slots == slot).tolist():
             known = mine.entries[number]
             if known.flag.chains == chains:
@@ -332,7 +319,8 @@ class Causality:
                 return
         seen = Flag(chains, flag.line)
         nodes, now = _within(chains, scope), self.order.now
-        mine.add(Lesson(np.array([slot]), now, nodes, flag=seen, scope=scope))
+        new = Lesson(np.array([slot]), now, nodes, flag=seen, scope=scope)
+        self.observed[cluster] = Lessons([*mine.entries, new])
         self.order.now += 1
 
     def _told(self, slot: int, time: int) -> bool:

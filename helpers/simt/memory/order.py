@@ -77,7 +77,10 @@ class Order:
 
     def until(self, slots: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Up to when accesses of the threads `others` come before those of `slots` now."""
-        seen = self.seen[slots // WARP, others // WARP % self.warps]
+        # Shifts, and a mask where it does: a quotient of whole arrays takes several times as long.
+        column, warps = others >> WARP_BITS, self.warps
+        column = column & (warps - 1) if warps & (warps - 1) == 0 else column % warps
+        seen = self.seen.reshape(-1)[(slots >> WARP_BITS) * warps + column]
         if self.lanes is None:
             return seen
         lanes = self.lanes[slots // WARP, slots % WARP, others % WARP]
@@ -91,13 +94,7 @@ class Order:
     def holds(self, earlier: np.ndarray, times: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """Whether an access of the threads `earlier` at that time comes before one of `slots`
         now."""
-        # Shifts, and a mask where it does: a quotient of whole arrays takes several times as long.
-        column, warps = earlier >> WARP_BITS, self.warps
-        column = column & (warps - 1) if warps & (warps - 1) == 0 else column % warps
-        seen = self.seen.reshape(-1)[(slots >> WARP_BITS) * warps + column]
-        if self.lanes is not None:
-            seen = self.until(slots, earlier)
-        return (times < seen) | (earlier == slots)
+        return (times < self.until(slots, earlier)) | (earlier == slots)
 
     def column(self, slot: int) -> int:
         """The column of a thread's warp."""

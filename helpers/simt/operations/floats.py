@@ -45,11 +45,6 @@ def _exact_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a.astype(np.float64) * b.astype(np.float64)
 
 
-@form("fma mad", "rn? ftz? T:f32", "T T T")
-def _fused_f32(a, b, c):
-    return (_exact_product(a, b) + c.astype(np.float64)).astype(np.float32)
-
-
 @form("fma mad", f"{ROUNDING} T:f32", "T T T")
 def _fused_and_rounded(a, b, c, rounding: str, saturated: str):
     result = rounded_sum(_exact_product(a, b), c.astype(np.float64), rounding or "rn")
