@@ -1,22 +1,14 @@
-"""Random programs, each from its number: what the machine makes of them must be what others make.
+"""Random programs, each from its number, whose results must be a GPU's.
 
-`Program` is for one thread at a time and is C as well as CUDA, so gcc says what comes out: integers
-and floats, branches, loops, switches, jumps. `BlockProgram` adds what a block does together:
-barriers, shuffles, votes, shared memory; for it a GPU says what comes out.
-
-    python -m tests.simt.random_programs 1000     # against gcc, the first thousand
+`Program` is for one thread at a time: integers and floats, branches, loops, switches, jumps.
+`BlockProgram` adds what a block does together: barriers, shuffles, votes, shared memory.
 """
 
 from __future__ import annotations
 
-import ctypes
 import random
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -25,31 +17,19 @@ from helpers.simt import KernelText, Trace, simulate
 INPUTS = 256  # elements of x and of f
 BLOCKS, THREADS = 3, 64
 RESULTS = 4  # unsigned ones of each thread, and as many floats
-OPTIONS = ("-fmad=false",)  # gcc does not fuse either
-HARMLESS = ("-O1", "-fwrapv", "-ffp-contract=off", "-fno-strict-aliasing", "-w")
-
-# What C calls otherwise, or leaves undefined.
-IN_C = """
-#include <math.h>
-#define POPC __builtin_popcount
-#define CLZ(v) ((v) ? __builtin_clz(v) : 32)
-typedef unsigned long long u64;
-"""
-IN_CUDA = """
+OPTIONS = ("-fmad=false",)
+# `tame` keeps floats away from subnormals, zeros of either sign, infinities and NaN.
+FUNCTIONS = """
 #define POPC __popc
 #define CLZ __clz
-typedef unsigned long long u64;
-"""
-# Results of floats are kept away from what platforms treat differently: subnormals, zeros of either
-# sign, infinities, NaN.
-TAME = """
 #define TAME(v) tame(v)
-PREFIX float tame(float v)
+typedef unsigned long long u64;
+__device__ float tame(float v)
 {
     float size = fabsf(v);
     return size > 0.0625f && size < 1e6f ? v : 1.5f;
 }
-PREFIX unsigned whole(float v) { return v > -1e6f && v < 1e6f ? (unsigned)(int)v : 7u; }
+__device__ unsigned whole(float v) { return v > -1e6f && v < 1e6f ? (unsigned)(int)v : 7u; }
 """
 
 UNSIGNED, FLOATS = ("a", "b", "c", "d"), ("p", "q", "r")
@@ -193,9 +173,6 @@ class Program:
 
     PARAMETERS = "const unsigned* x, const float* f, unsigned* y, float* g"
 
-    def in_c(self) -> str:
-        return f"void {self.name}({self.PARAMETERS}, unsigned i)\n{{\n    {self.body}\n}}\n"
-
     def in_cuda(self) -> str:
         return (
             f'extern "C" __global__ void {self.name}({self.PARAMETERS})\n{{\n'
@@ -293,13 +270,8 @@ class BlockProgram(Program):
     PARAMETERS = f"{Program.PARAMETERS}, unsigned* z"
 
 
-def c_source(programs: Iterable[Program]) -> str:
-    return IN_C + TAME.replace("PREFIX", "static") + "".join(one.in_c() for one in programs)
-
-
 def cuda_source(programs: Iterable[Program]) -> str:
-    helpers = TAME.replace("PREFIX", "__device__")
-    return IN_CUDA + helpers + "".join(one.in_cuda() for one in programs)
+    return FUNCTIONS + "".join(one.in_cuda() for one in programs)
 
 
 def arrays() -> list[np.ndarray]:
@@ -320,57 +292,3 @@ def by_the_machine(source: str, program: Program) -> tuple[list[np.ndarray], Tra
     kernel = KernelText(source, program.name, OPTIONS)
     trace = simulate(kernel, BLOCKS, THREADS, [*given, *places])
     return given[2:], trace
-
-
-class ByGcc:
-    """Programs compiled by gcc."""
-
-    def __init__(self, programs: Iterable[Program], folder: Path):
-        path, library = folder / "programs.c", folder / "programs.so"
-        path.write_text(c_source(programs))
-        command = ["gcc", *HARMLESS, "-shared", "-fPIC", "-o", str(library), str(path), "-lm"]
-        subprocess.run(command, check=True)
-        self.library = ctypes.CDLL(str(library))
-
-    def run(self, name: str) -> list[np.ndarray]:
-        """y and g"""
-        given = arrays()
-        function = self.library[name]
-        function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_uint]
-        for i in range(BLOCKS * THREADS):
-            function(*(one.ctypes.data for one in given), i)
-        return given[2:]
-
-
-def against_gcc(numbers: Iterable[int], folder: Path) -> list[str]:
-    """What differs between gcc and the machine, or was found in the programs, in words."""
-    programs = [Program(number) for number in numbers]
-    by_gcc, source = ByGcc(programs, folder), cuda_source(programs)
-    wrong = []
-    for program in programs:
-        found, trace = by_the_machine(source, program)
-        wanted = by_gcc.run(program.name)
-        wrong += [f"{program.name}: {finding}" for finding in trace.findings]
-        for name, one, other in zip(("y", "g"), found, wanted, strict=True):
-            places = np.flatnonzero(one.view(np.uint32) != other.view(np.uint32))
-            if len(places):
-                at = places[0]
-                wrong.append(
-                    f"{program.name}: {name}[{at}] is {one[at]}, by gcc {other[at]}; "
-                    f"{len(places)} differ"
-                )
-    return wrong
-
-
-def main(count: int, together: int = 25) -> int:
-    wrong = []
-    for first in range(0, count, together):
-        with tempfile.TemporaryDirectory() as folder:
-            wrong += against_gcc(range(first, min(first + together, count)), Path(folder))
-        print(f"{min(first + together, count)} programs, {len(wrong)} differences", flush=True)
-    print("\n".join(wrong))
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
