@@ -1,6 +1,8 @@
 """Planted bugs: the SIMT machine finds each, on its line, and none in the twin without the bug."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,10 +10,10 @@ import pytest
 
 from helpers.simt import Trace
 from tests.golden import golden
-from tests.simt.launches import FOLDER, LIMIT, PLANTED, Found
+from tests.simt.launches import LIMIT, PLANTED, Launch, floats, kernels, zeros
 
-BUGS = {name: one for name, one in PLANTED.items() if one.found}
-TWINS = {name: one for name, one in PLANTED.items() if not one.found}
+BUGS = {name: one for name, one in PLANTED.items() if one.bug}
+TWINS = {name: one for name, one in PLANTED.items() if not one.bug}
 
 
 @cache
@@ -23,15 +25,6 @@ def message(name: str) -> str:
     return ran(name)[0].findings[0].message
 
 
-def place(found: Found) -> tuple:
-    """Block, thread and count; a number along x stands for a place."""
-    block, thread, count = found
-    return (
-        *((*(at if isinstance(at, tuple) else (at,)), 0, 0)[:3] for at in (block, thread)),
-        count,
-    )
-
-
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found_on_its_line(name: str) -> None:
     planted, (trace, _) = BUGS[name], ran(name)
@@ -39,10 +32,7 @@ def test_a_planted_bug_is_found_on_its_line(name: str) -> None:
     file = f"kernels/{planted.file}.cu"
     expected = [(kind, file, line) for kind, line in planted.marks]
     assert [(f.kind, f.file, f.line) for f in findings] == expected, str(findings)
-    for finding, found in zip(findings, planted.found, strict=True):
-        block, thread, count = place(found)
-        assert (finding.block, finding.thread) == (block, thread)
-        assert count in (None, finding.count)
+    assert findings
     golden.hold("planted", name, trace)
 
 
@@ -57,13 +47,9 @@ def test_the_repaired_twin_has_no_finding_and_the_right_numbers(name: str) -> No
     golden.hold("planted", name, seen)
 
 
-@pytest.mark.parametrize("file", sorted({one.file for one in PLANTED.values()}))
-def test_every_kernel_of_a_file_is_launched(file: str) -> None:
-    text = (FOLDER / f"{file}.cu").read_text()
-    there = {
-        line.split("void ")[1].split("(")[0] for line in text.splitlines() if "_global_" in line
-    }
-    assert there == {one.kernel for one in PLANTED.values() if one.file == file}
+def test_every_kernel_is_launched() -> None:
+    launched = {(one.file, one.kernel) for one in PLANTED.values()}
+    assert launched == {(file, name) for file, _ in launched for name in kernels(file)}
 
 
 def test_launches_leave_the_table_as_it_is() -> None:
@@ -88,6 +74,15 @@ AFTER: dict[str, tuple[str, Callable[[np.ndarray], bool]]] = {
     ),
     "global_bounds/missing_guard": ("past the end", lambda y: (y == 2 * np.arange(1, 101)).all()),
     "global_bounds/flat_index": ("past the end", lambda y: (y == 1).all()),
+    "global_bounds/store_past_the_end": (
+        "past the end of y (400 bytes)",
+        lambda y: (y == 1 + np.arange(100) // 2).all(),
+    ),
+    "global_bounds/misaligned": (
+        "an access of 16 bytes needs an address that is a multiple of 16; byte 0 of x, "
+        "which starts 4 bytes past a multiple of 256",
+        lambda y: not y.any(),
+    ),
     "global_bounds/wild_pointer": ("address 0x7f00deadbee0", lambda y: np.isnan(y).all()),
     "waiting/endless_loop": (
         f"stopped after {LIMIT} instructions",
@@ -151,3 +146,65 @@ def test_messages_name_the_place_and_the_size() -> None:
     past = message("bulk_copies/bulk_past_shared")
     assert "1024 bytes at byte 128" in past and "384 bytes of shared memory" in past
     assert "4 bytes at byte -4 of the thread's 32 bytes" in message("local_memory/one_before")
+
+
+# ---- kernels of global_bounds.cu launched in other ways ------------------------------------------
+
+PAST, BEYOND = "out-of-bounds load", "out-of-bounds store"
+LATE = {"count": 128 * 20 + 7, "block": (279, 0, 0), "thread": (121, 0, 0)}
+ASTRAY = np.arange(100, dtype=np.int32) // 2
+ASTRAY[50] = -5000
+# The kernel, its launch, the first findings, what their messages say.
+OTHERS = {
+    "a null pointer": (
+        "wild_pointer_clean",
+        Launch(1, 32, (0, zeros(32), 0)),
+        [{"kind": PAST, "count": 32}],
+        "address 0x0",
+    ),
+    "an empty array": (
+        "wild_pointer_clean",
+        Launch(1, 32, (zeros(0), zeros(32), 0)),
+        [{"kind": PAST, "count": 32}],
+        "past the end of x (0 bytes)",
+    ),
+    "a vector that hangs over the end is outside as a whole": (
+        "misaligned",
+        Launch(1, 2, (floats(6), zeros(8), 8)),
+        [{"kind": PAST, "count": 1, "thread": (1, 0, 0)}],
+        "16 bytes not inside any array: from byte 16 of x (24 bytes) on",
+    ),
+    "one thread led astray silences no other": (
+        "bad_index",
+        Launch(2, 64, (ASTRAY, floats(100), zeros(100), 100)),
+        [{"thread": (35, 0, 0), "count": 1}, {"thread": (49, 0, 0), "count": 1}],
+        "past the end",
+    ),
+    "the first thread at fault is in a later batch": (
+        "missing_guard",
+        Launch(300, 128, (floats(128 * 280 - 7), zeros(128 * 280 - 7), 128 * 280 - 7)),
+        [{"kind": PAST, **LATE}, {"kind": BEYOND, **LATE}],
+        "past the end",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_found_in_another_launch(name: str) -> None:
+    kernel, launch, expected, says = OTHERS[name]
+    trace, _ = replace(PLANTED[f"global_bounds/{kernel}"], launch=launch).run()
+    assert says in trace.findings[0].message
+    for finding, wanted in zip(trace.findings, expected, strict=False):
+        assert wanted.items() <= vars(finding).items()
+    assert len(trace.findings) >= len(expected)
+
+
+def test_a_report_has_a_line_for_each_finding() -> None:
+    findings = ran("global_bounds/several")[0].findings
+    lines = str(findings).splitlines()
+    assert len(lines) == len(findings) == 4
+    assert re.match(r"kernels/global_bounds\.cu:\d+: out-of-bounds load, once: 4 bytes ", lines[0])
+    assert f":{findings[2].line}: misaligned load, 32 times: " in lines[2]
+    assert lines[0].endswith("(first in block (0, 0, 0), thread (31, 0, 0))")
+    assert "ld.global" in findings[0].ptx
+    assert str(PLANTED["global_bounds/several_clean"].run()[0].findings) == "no findings"
