@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import functools
 import os
 import shutil
 import traceback
@@ -22,8 +21,7 @@ from helpers.base import gpu, paths
 from helpers.base.paths import RECORDS, ROOT
 from helpers.catalogue import store
 from helpers.measure import records
-from helpers.measure.records import load_record, predictions
-from helpers.run.bound import load
+from helpers.measure.records import predictions
 
 pytest.importorskip("nbformat")  # which some commands want; not where kernels are only recorded
 
@@ -67,17 +65,11 @@ def complaint(error: BaseException) -> str:
 
 
 def raised_on_purpose(file: str, line: int) -> bool:
-    return Path(file).is_relative_to(ROOT / "helpers") and any(
-        first <= line <= last for first, last in _raises(file)
-    )
-
-
-@functools.cache
-def _raises(file: str) -> list[tuple[int, int]]:
-    """First and last lines of the `raise` statements of a file."""
-    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
-    return [(node.lineno, node.end_lineno) for node in found]
+    """Whether the line is in a `raise` statement of this project."""
+    if not Path(file).is_relative_to(ROOT / "helpers"):
+        return False
+    nodes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+    return any(isinstance(one, ast.Raise) and one.lineno <= line <= one.end_lineno for one in nodes)
 
 
 def untold(made: Callable[[int], Input]) -> list[str]:
@@ -150,16 +142,11 @@ def ending(
         capsys.readouterr()
         return f"{type(error).__name__}: {str(error)[:300]}"
     out, err = capsys.readouterr()
-    return badly_answered(status, out, err, contents() != before)
-
-
-def badly_answered(status: int, out: str, err: str, written: bool) -> str:
-    """What is wrong with how a command line ended."""
     if status not in (0, 1, 2):
         return f"status {status}"
     if "Traceback" in err or "Error:" in err.replace("error:", ""):
         return f"status {status}: {err[-300:]}"
-    if status and written:
+    if status and contents() != before:
         return f"status {status}, and something is written"
     said = [line for line in err.splitlines() if line]
     if status and not (said or out):
@@ -171,40 +158,3 @@ def badly_answered(status: int, out: str, err: str, written: bool) -> str:
 
 def listing(folder: Path) -> dict[str, int]:
     return {path.as_posix(): path.stat().st_size for path in folder.rglob("*")}
-
-
-@pytest.mark.parametrize(
-    ("call", "wrong"),
-    [
-        (lambda: 1 // 0, "an accident: ZeroDivisionError"),
-        (lambda: {}["key"], "unexpected: KeyError"),
-        (lambda: load("nope"), ""),
-        (lambda: load_record("a\nb"), ""),
-    ],
-)
-def test_an_error_is_an_accident_or_told(call: Callable, wrong: str, monkeypatch) -> None:
-    with pytest.raises(Exception) as caught:
-        call()
-    assert complaint(caught.value).startswith(wrong) and bool(wrong) == bool(
-        complaint(caught.value)
-    )
-    monkeypatch.setitem(globals(), "raised_on_purpose", lambda *_: True)
-    caught.value.args = ("one line\nand another",)
-    assert complaint(caught.value).split(":")[0] in ("an accident", "no sentence")
-
-
-@pytest.mark.parametrize(
-    ("status", "err", "written", "right"),
-    [
-        (0, "", True, True),
-        (2, "usage: x\nx: error: one word", False, True),
-        (3, "a sentence", False, False),
-        (1, "Traceback (most recent call last):", False, False),
-        (2, "ValueError: a sentence", False, False),
-        (2, "", False, False),
-        (2, "a sentence", True, False),
-        (2, "a\nb", False, False),
-    ],
-)
-def test_an_ending_is_judged(status: int, err: str, written: bool, right: bool) -> None:
-    assert (badly_answered(status, "", err, written) == "") == right

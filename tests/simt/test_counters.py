@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from helpers.simt import Counters, KernelText, Trace, simulate
-from tests.simt.launching import kernel
 from tests.simt.ptx_forms import simulate_ptx
 
 
@@ -26,31 +25,6 @@ def trace_of(code: str, grid, block, *args) -> Trace:
     trace = simulate(KernelText(code, "k"), grid, block, args)
     assert not trace.findings, str(trace.findings)
     return trace
-
-
-Cost = tuple[int, int, int]  # requests, sectors, bytes
-
-
-def counted(trace: Trace) -> tuple[Cost, Cost]:
-    """(of loads, of stores)"""
-    c = trace.counters
-    loads = c.load_requests, c.load_sectors, c.load_bytes
-    return loads, (c.store_requests, c.store_sectors, c.store_bytes)
-
-
-@pytest.mark.parametrize(("name", "lanes"), [("float", 1), ("float4", 4)])
-@pytest.mark.parametrize(
-    ("grid", "block", "skip"), [(3, 1, 0), (3, 33, 0), (4, 32, 1), (4, 32, 7), (150, 250, 8)]
-)
-def test_partial_warps_and_rows_that_start_off_a_sector(
-    name: str, lanes: int, grid: int, block: int, skip: int
-) -> None:
-    """A view starts `skip` elements into its base, as a row of an odd length does."""
-    x, y = (np.ones((grid * block + skip, lanes), np.float32)[skip:] for _ in range(2))
-    code = kernel("y[i] = x[i];", f"{name}* y, const {name}* x")
-    trace = trace_of(code, grid, block, y, x)
-    sectors = sum(len({(skip + i) * lanes // 8 for i in warp}) for warp in warps(grid, block))
-    assert counted(trace) == ((len(warps(grid, block)), sectors, x.nbytes),) * 2
 
 
 # ---- branches and instructions, in PTX, where the compiler cannot rearrange them ----------------
@@ -144,9 +118,11 @@ def test_guarded_accesses_count_the_lanes_that_execute_them() -> None:
         @!%p0 st.global.u32 [%at+1024], %t;
         ret;"""
     trace = run_ptx(lines, 1, 64)
+    found = trace.counters
     # Loads of bytes 84 to 127 and 128 to 255, a store to 1024 to 1107.
-    assert counted(trace) == ((2, 2 + 4, 4 * 43), (1, 3, 4 * 21))
-    assert trace.counters.branches == 0
+    assert (found.load_requests, found.load_sectors, found.load_bytes) == (2, 2 + 4, 4 * 43)
+    assert (found.store_requests, found.store_sectors, found.store_bytes) == (1, 3, 4 * 21)
+    assert found.branches == 0
 
 
 # ---- per line, and what follows from the counts -------------------------------------------------

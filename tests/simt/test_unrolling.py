@@ -29,28 +29,15 @@ def run(body: str, n: int) -> Trace:
     return trace
 
 
-def test_the_report_says_which_lines_may_count_more() -> None:
-    body = f"{LOOP}\n        if (x[i] > 0.5f) sum += x[i];"
-    trace = run(body.replace("x[i];", "x[n + i];"), 500)
-    (place,) = trace.more
-    assert place[1] == 6 and trace.more[place] > 0
-    assert f"line 6 up to {trace.more[place]}" in trace.report()
-    even = run(body.replace("x[i];", "x[n + i];"), 512)
-    assert not even.more and "more on the hardware" not in even.report()
-
-
 def test_the_report_says_which_counters_are_exact() -> None:
     plain = run(f"{LOOP} sum += x[i];", 512)  # no warp leaves it in parts
-    standing = plain.standing()
-    assert standing["load_requests"] == standing["load_sectors"] == Standing("exact")
-    assert standing["warp_instructions"] == Standing("of PTX")
+    assert not plain.more and "more on the hardware" not in plain.report()
     assert "H200, exact: load requests, load sectors, store requests, store" in plain.report()
     uncertain = run(f"{LOOP}\n        if (x[i] > 0.5f) sum += x[n + i];", 500)
-    (more,) = uncertain.more.values()
-    assert uncertain.standing()["load_requests"] == Standing("bounded", more)
-    assert uncertain.standing()["load_sectors"] == Standing("approximate")
-    assert uncertain.standing()["store_requests"] == Standing("exact")
+    ((place, more),) = uncertain.more.items()
+    assert place[1] == 6 and more > 0
     report = uncertain.report()
+    assert f"line 6 up to {more}" in report
     assert f"exact: store requests, store sectors; bounded: load requests (up to {more} " in report
     assert "approximate: load sectors" in report
 
