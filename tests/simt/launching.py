@@ -50,12 +50,19 @@ def entry(ptx: str, name: str) -> str:
     return ptx[start : following if following > 0 else len(ptx)]
 
 
-def on_gpu(code: str, grid, block, *args, name="k", options=(), ptx=()) -> None:
-    options = (*options, *(f"-I{folder}" for folder in include_folders()))
-    function = cupy.RawKernel(code, name, options)
+def on_gpu(
+    code: str, grid, block, *args, name="k", options=(), ptx=(), shared=0, cooperative=False
+) -> None:
+    module = cupy.RawModule(
+        code=code,
+        options=("--std=c++17", *options, *(f"-I{folder}" for folder in include_folders())),
+        name_expressions=[name] if "<" in name else None,
+        enable_cooperative_groups=cooperative,
+    )
     arrays = {id(a): cupy.array(a) for a in args if isinstance(a, np.ndarray) and a.ndim}
     sizes = [(size,) if isinstance(size, int) else size for size in (grid, block)]
-    function(*sizes, tuple(arrays.get(id(a), a) for a in args))
+    values = tuple(arrays.get(id(a), a) for a in args)
+    module.get_function(name)(*sizes, values, shared_mem=shared)
     for array in args:
         if id(array) in arrays and array.flags.writeable:
             array[...] = arrays[id(array)].get()

@@ -7,10 +7,10 @@ outputs, what numpy says in fp64, and which line is spoilt with which symptom.
 from collections.abc import Sequence
 from pathlib import Path
 
-import cupy
 import numpy as np
 
-from helpers.simt import KernelText, Trace, include_folders, simulate
+from helpers.simt import KernelText, Trace, simulate
+from tests.simt.launching import on_gpu
 
 FOLDER = Path(__file__).parents[1] / "strangers"
 U = 2.0**-24  # half an ulp of fp32 at 1
@@ -56,19 +56,8 @@ class Gpu:
     findings = ()
 
     def __call__(self, file, name, grid, block, args, shared=0, cooperative=False) -> None:
-        arrays = {id(a): cupy.array(a) for a in args if isinstance(a, np.ndarray) and a.ndim}
-        module = cupy.RawModule(
-            code=(FOLDER / f"{file}.cu").read_text(),
-            options=("--std=c++17", *(f"-I{folder}" for folder in include_folders())),
-            name_expressions=[name] if "<" in name else None,
-            enable_cooperative_groups=cooperative,
-        )
-        sizes = [(size,) if isinstance(size, int) else size for size in (grid, block)]
-        values = tuple(arrays.get(id(a), a) for a in args)
-        module.get_function(name)(*sizes, values, shared_mem=shared)
-        for array in args:
-            if id(array) in arrays:
-                array[...] = arrays[id(array)].get()
+        text = (FOLDER / f"{file}.cu").read_text()
+        on_gpu(text, grid, block, *args, name=name, shared=shared, cooperative=cooperative)
 
 
 Launch = Simt | Gpu
@@ -266,45 +255,24 @@ def wrong(comparisons: list[Comparison]) -> list[str]:
 
 RUNS = [
     (transpose, "naive", 45, 70),
-    (transpose, "naive", 1, 33),
     (transpose, "tiled", 45, 70),
-    (transpose, "tiled", 31, 1),
     (transpose, "padded", 45, 70),
-    (transpose, "padded", 97, 64),
     (histogram, "int", 5001, 3),
-    (histogram, "int", 1, 2),
     (histogram, "unsigned char", 4097, 5),
-    (histogram, "unsigned char", 63, 1),
     (scan_blelloch, 1000, 64),
-    (scan_blelloch, 63, 32),
-    (scan_blelloch, 5, 1),
     (scan_single_pass, 3001, 96),
-    (scan_single_pass, 32, 32),
-    (scan_single_pass, 4099, 256),
     (matmul, "float", 16, 33, 17, 50),
-    (matmul, "float", 16, 1, 65, 7),
     (matmul, "double", 8, 13, 30, 21),
-    (matmul, "double", 8, 8, 8, 1),
     (sum_blocks, 1000, 256),
-    (sum_blocks, 77, 32),
     (max_blocks, 1001, 128),
-    (max_blocks, 40, 64),
     (sum_grid, 5003, 3, 128),
     (sum_grid, 100, 40, 64),
     (layernorm, 3, 1000, 128),
     (layernorm, 2, 77, 96),
-    (layernorm, 1, 4, 32),
     (count_hits, 20011, 3, 64),
-    (count_hits, 100, 2, 96),
     (sort_rows, 3, 300, 128),
-    (sort_rows, 2, 33, 64),
-    (sort_rows, 1, 2, 1),
     (stencil7, 37, 19, 5),
-    (stencil7, 16, 8, 3),
-    (stencil7, 3, 50, 4),
     (dot_half, 5001, 3, 96),
-    (dot_half, 2, 1, 32),
-    (dot_half, 1, 2, 64),
 ]
 
 
@@ -319,7 +287,6 @@ RACE, RACING = "race on shared memory", "race on global memory"
 PAST, BEYOND = "out-of-bounds load", "out-of-bounds store"
 UNWRITTEN = "read of unwritten shared memory"
 BARRIER = "__syncthreads();"
-WRONG = "wrong result"
 
 SPOILT = [
     ((transpose, "naive", 45, 70), "    if (x >= width) return;", "", {PAST, BEYOND}),
@@ -330,32 +297,23 @@ SPOILT = [
         "x < height",
         {UNWRITTEN, BEYOND},
     ),
-    ((transpose, "padded", 45, 70), "tile[threadIdx.x][threadIdx.y + j]", "0", {WRONG}),
     ((histogram, "int", 5001, 3), f"{BARRIER}  // all bins are empty", "", {RACE}),
     ((histogram, "int", 5001, 3), f"{BARRIER}  // all values are counted", "", {RACE}),
     ((histogram, "int", 5001, 3), "atomicAdd(&bins[b], local[b])", "bins[b] += local[b]", {RACING}),
     ((histogram, "unsigned char", 4097, 5), "i < n", "i <= n", {PAST}),
     ((scan_blelloch, 1000, 64), f"{BARRIER}  // the smaller", "// the smaller", {RACE}),
     ((scan_blelloch, 1000, 64), f"{BARRIER}  // the larger", "// the larger", {RACE}),
-    ((scan_blelloch, 1000, 64), "temp[size - 1] = 0;", ";", {WRONG}),
     ((scan_single_pass, 3001, 96), f"{BARRIER}  // before_tile is known", "", {RACE, UNWRITTEN}),
-    ((scan_single_pass, 3001, 96), "sum += status[previous].aggregate;", "", {WRONG}),
     ((scan_single_pass, 3001, 96), "status[tile].state = TILE_PREFIX;", "", {"hang"}),
     ((matmul, "float", 16, 33, 17, 50), f"{BARRIER}  // nobody", "// nobody", {RACE}),
     ((matmul, "double", 8, 13, 30, 21), "row < m && col < n", "row < m", {BEYOND, RACING}),
     ((sum_blocks, 1000, 256), "block.sync();", "", {RACE}),
     ((layernorm, 3, 1000, 128), f"{BARRIER}  // each", "// each", {RACE}),
     ((layernorm, 2, 77, 96), "cols % 4 == 0", "true", {"misaligned load", "misaligned store"}),
-    ((layernorm, 2, 77, 96), "share = b.count / count", "share = 0.5f", {WRONG}),
-    ((count_hits, 20011, 3, 64), "if (threadIdx.x % 32 == 0) ", "", {WRONG}),
-    ((count_hits, 20011, 3, 64), "random(seed, index)", "random(seed, threadIdx.x)", {WRONG}),
     ((sort_rows, 3, 300, 128), f"{BARRIER}  // one stage", "// one stage", {RACE}),
-    ((sort_rows, 3, 300, 128), "a.place < b.place", "a.place > b.place", {WRONG}),
     ((stencil7, 37, 19, 5), f"{BARRIER}  // the plane and", "// the plane and", {RACE}),
     ((stencil7, 37, 19, 5), f"{BARRIER}  // the plane may", "// the plane may", {RACE}),
     ((stencil7, 37, 19, 5), "plane[ty][0]", "plane[ty][1]", {UNWRITTEN}),
-    ((stencil7, 37, 19, 5), "0.075f", "0.0751f", {WRONG}),
     ((dot_half, 5001, 3, 96), BARRIER, "", {RACE}),
-    ((dot_half, 5001, 3, 96), "first == 0 && n % 2 == 1", "false", {WRONG}),
     ((dot_half, 5001, 3, 96), "i < n / 2", "i <= n / 2", {PAST}),
 ]
