@@ -25,7 +25,7 @@ from ..catalogue.store import Run
 from ..catalogue.tuned import Tuned
 from ..measure import baselines, bench, side_by_side
 from ..measure import pipelines as pipelined
-from ..measure.campaign import Campaign, CampaignTask, Failure, use_cache
+from ..measure.campaign import Campaign, CampaignTask, Failure, minutes, use_cache
 from ..measure.comparison import DRAWS, Comparison, Unseen, order
 from ..measure.comparison import DTYPES as COMPARED
 from ..measure.pipelines import Pipeline
@@ -384,7 +384,7 @@ def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     add("drawn", help, type=at_least(1), metavar="N")
     help = "of the draw: the commit that froze kernels, launch rules and tuned plans"
     add("seed", help, "0", type=hexadecimal, metavar="COMMIT")
-    add("minutes", "begin nothing after so many minutes", type=at_least(1), metavar="N")
+    add("minutes", "begin nothing after so many minutes", type=minutes, metavar="M")
     help = "compile other libraries' kernels in N processes first"
     add("warm", help, 0, type=at_least(0), metavar="N")
     add("jobs", "deal the work out to so many GPUs (1)", 1, type=at_least(1), metavar="N")

@@ -147,11 +147,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         name, value = text.split("=")
         return name, int(value) if value.isdecimal() else value
 
-    def minutes(text: str) -> float:
-        if not 0 < float(text) < 10**6:
-            raise argparse.ArgumentTypeError(f"{text} is no number of minutes")
-        return float(text)
-
     parser = argparse.ArgumentParser(
         prog="python -m helpers.commands.tune",
         description=__doc__,
@@ -165,7 +160,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=[DTYPES[0]])
     help = "for all shapes together (5)"
-    parser.add_argument("--minutes", type=minutes, default=5.0, metavar="M", help=help)
+    parser.add_argument("--minutes", type=campaign.minutes, default=5.0, metavar="M", help=help)
     parser.add_argument("--show", action="store_true", help="print what was tuned; time nothing")
     options = parser.parse_args(arguments)
     if not (options.shapes or options.show):

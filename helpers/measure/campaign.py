@@ -219,6 +219,13 @@ def measure(task: CampaignTask) -> Sequence[Observation]:
     return task.measure()
 
 
+def minutes(text: str) -> float:
+    """The type of an option --minutes. Raises `ValueError`, as `argparse` expects."""
+    if not 0 < float(text) < math.inf:
+        raise ValueError(text)
+    return float(text)
+
+
 REASONS = ("new", "kernels changed", "versions changed")  # most valuable first
 
 

@@ -69,7 +69,7 @@ def rows() -> list[int]:
 
 
 def test_nothing_is_begun_when_time_is_up(begun, capsys) -> None:
-    made = begun("--minutes", "1")
+    made = begun("--minutes", "1.1")
     assert made.measure([*map(Made, EVERY)]) == [] and rows() == [8, 16]
     said = capsys.readouterr().out
     assert "[1/4, 40 s, 2 min to go] 8 x 1024\n" in said and "2 tasks left for another run" in said
