@@ -51,6 +51,9 @@ ${includes}
 #include <map>
 #include <mutex>
 
+#undef min  // macros of windows.h; plans have functions of these names
+#undef max
+
 namespace ${name}_parts {
 
 // ---- plan: the specialisation for a matrix, and its launch --------------------------------------
