@@ -197,6 +197,7 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 LOCK_12, LOCK_13, LOCK_NVCC = (f"requirements/{name}.txt" for name in LOCKS)
 READY, NVCC = ".venv/installed.txt", ".venv/nvcc.txt"
+OWN = ".venv/Scripts/python.exe" if os.name == "nt" else ".venv/bin/python"
 
 
 @needs_make
@@ -204,20 +205,21 @@ READY, NVCC = ".venv/installed.txt", ".venv/nvcc.txt"
     ("there", "packages", "nvcc"),
     [  # files, oldest first; whether make run and make test install packages, and make test nvcc
         ([LOCK_12, LOCK_13, LOCK_NVCC], True, True),
-        ([LOCK_12, LOCK_13, LOCK_NVCC, READY], False, True),
-        ([LOCK_12, LOCK_13, LOCK_NVCC, READY, NVCC], False, False),
-        ([LOCK_12, LOCK_13, READY, NVCC, LOCK_NVCC], False, True),
-        ([LOCK_12, LOCK_NVCC, READY, NVCC, LOCK_13], True, True),
-        ([LOCK_13, LOCK_NVCC, READY, NVCC, LOCK_12], True, True),
-        ([LOCK_12, LOCK_13, LOCK_NVCC, NVCC, READY], False, True),  # an environment made anew
+        ([LOCK_12, LOCK_13, LOCK_NVCC, OWN, READY], False, True),
+        ([LOCK_12, LOCK_13, LOCK_NVCC, OWN, READY, NVCC], False, False),
+        ([LOCK_12, LOCK_13, OWN, READY, NVCC, LOCK_NVCC], False, True),
+        ([LOCK_12, LOCK_NVCC, OWN, READY, NVCC, LOCK_13], True, True),
+        ([LOCK_13, LOCK_NVCC, OWN, READY, NVCC, LOCK_12], True, True),
+        ([LOCK_12, LOCK_13, LOCK_NVCC, NVCC, OWN, READY], False, True),  # an environment made anew
+        ([LOCK_12, LOCK_13, LOCK_NVCC, READY, NVCC], True, True),  # the Python of .venv is gone
     ],
 )
 def test_each_command_does_the_set_up_that_it_needs(
     there: list[str], packages: bool, nvcc: bool, tmp_path: Path
 ) -> None:
     for age, name in enumerate(there):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(0o755)
         os.utime(tmp_path / name, (age, age))
     for target in ("run", "lab", "export", "test"):
         done = make("-C", str(tmp_path), "-f", str(ROOT / "Makefile"), "-n", target)
