@@ -16,6 +16,13 @@ each package lists its modules in the same way.
     commands   command-line entry points; no other package imports them
 """
 
+import signal
+import sys
+
+if sys.argv[0] == "-m" and "helpers.commands" in " ".join(sys.orig_argv):
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends an import without a traceback
+
 from .catalogue.dispatch import choose
 from .catalogue.header import header
 from .catalogue.registry import with_hints

@@ -1,13 +1,14 @@
 """Command-line entry points: `python -m helpers.commands.NAME`. No other package imports them.
 
 CuPy and Jupyter need a writable home folder: a temporary one replaces it where it is missing or
-read-only, as in some containers. Once all is imported, Ctrl-C ends a command with one
-line.
+read-only, as in some containers. Ctrl-C ends a command with one line, and without any while
+it is imported.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import site
 import sys
 import tempfile
@@ -37,4 +38,6 @@ def say(kind: type[BaseException], *error: object) -> None:
         sys.__excepthook__(kind, *error)
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # by helpers, while it was imported
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.excepthook = say
