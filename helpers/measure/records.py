@@ -307,7 +307,8 @@ def load_record(step: str, gpu: str | None = None) -> Record:
     cases = _cases_of(gpu).get(step)
     if not cases:
         name = gpu or store.shown_gpu()
-        raise FileNotFoundError(f"no record of {step} on {name}: run make measure ARGS=steps there")
+        command = f'make measure ARGS="steps --only {step}"'
+        raise FileNotFoundError(f"no record of {step} on {name}: run {command} there")
     return Record(step, [*cases])
 
 

@@ -40,7 +40,7 @@ def test_texts_are_equal_where_their_machine_code_is(old: str, new: str, equal) 
 def test_every_step_has_builds_in_the_records() -> None:
     found = builds_of(sorted(RECORDS.glob("*/*.jsonl")))
     for step in steps():
-        assert found.get(token_hash(source(f"{step}.cu"))), step
+        assert found.get(token_hash(source(f"{step}.cu"))), f"there is no record of {step}"
     options = found[token_hash(CODE)]
     assert len(options) > 100 and all("-DCLUSTER=" in " ".join(build) for build in options)
     assert {build[0] for build in options} >= {"-DFLOAT16", "-DBFLOAT16"}

@@ -274,8 +274,8 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
     for name in ("nvidia-other", FOLDER):
         with pytest.raises(FileNotFoundError) as caught:
             load_record("01_naive", name)
-        said = f"no record of 01_naive on {name}: run make measure ARGS=steps there"
-        assert str(caught.value) == said
+        command = 'make measure ARGS="steps --only 01_naive"'
+        assert str(caught.value) == f"no record of 01_naive on {name}: run {command} there"
         store.write(Case, FOLDER, made_up.record("02_online").cases)
 
 
