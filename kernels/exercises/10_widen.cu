@@ -11,7 +11,7 @@
 // Wastes:   for you to find
 // Measured: no, this is an exercise
 //
-// 8 minutes. Compare two columns at a time; add in float.
+// 8 minutes. Compare pairs with pairs; add in float.
 
 #include <cuda_fp16.h>
 

@@ -11,7 +11,7 @@
 //     mbarrier_wait(&all_arrived);                   // `bytes` have arrived and can be read
 //
 // An mbarrier serves one exchange (08_ahead.cu waits differently). Each block must wait for all
-// messages to it before it exits; `bytes` is their total size. A 16-byte slot is aligned to 16.
+// messages to it before it exits; `bytes` is their total size. A 16-byte slot must be aligned.
 #pragma once
 
 // An attribute for a kernel: clusters of CLUSTER blocks; nothing if CLUSTER is 1.
@@ -27,7 +27,7 @@ static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "THREADS: 3
 static_assert(RESIDENT >= 1, "RESIDENT, the blocks per multiprocessor, must be at least 1");
 #endif
 
-constexpr int warps = THREADS / 32;       // of a block that work on one row
+constexpr int warps = THREADS / 32;       // of one row in a block
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
 __device__ __forceinline__ unsigned shared_address(const void* shared)
@@ -45,7 +45,7 @@ __device__ __forceinline__ unsigned cluster_address(const void* shared, int rank
 }
 
 // Adds `bytes` to what the current phase waits for, and makes the one arrival that the phase
-// needs; the phase ends when all bytes have arrived, too.
+// needs; the phase ends once all bytes have arrived as well.
 __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
@@ -66,7 +66,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
 // The two halves of the cluster's barrier. This arrival does not order memory accesses: any that
 // must come before it require a fence. `.aligned`: all threads of a warp must execute it together,
 // as with __syncthreads() (PTX ISA, "barrier.cluster"); after a branch the compiler makes them
-// reconverge. Not CUDA's own functions: they need sm_90, and a build with CLUSTER=1 must not.
+// reconverge. CUDA's own functions need sm_90, which a build with CLUSTER=1 must not require.
 __device__ __forceinline__ void cluster_arrive_relaxed()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -1,5 +1,5 @@
 // Packs, and (maximum, sum) pairs of columns. A tile has TILE columns and, in each block, MEMBERS
-// threads. All packs of a thread are in the same columns, a pair for each. A cluster has one tile.
+// threads. All packs of a thread are in the same columns; it has one pair for each of these.
 #pragma once
 #include "cluster.cuh"
 #include "formats.cuh"
@@ -40,7 +40,7 @@ __host__ __device__ constexpr int lanes_for(int threads)
 
 // Pairs of neighbouring columns are adjacent; those of one column are a pitch apart. In merge a
 // warp reads `lanes` pairs of each of 32 / lanes columns: from 32 banks, if the pitch is an odd
-// multiple of 32 / lanes, and from fewer where it must be a multiple of what one access writes.
+// multiple of 32 / lanes, and from fewer where it must also be a multiple of access_floats.
 constexpr int available = THREADS / (tiles * TILE);
 constexpr int lanes = lanes_for(available < column_threads ? available : column_threads);
 constexpr int access_floats = thread_columns < 4 ? thread_columns : 4;
@@ -79,8 +79,8 @@ __device__ __forceinline__ void get(float* to, const float* array, unsigned inde
     for (int i = 0; i < access_floats; ++i) to[i] = floats.value[i];
 }
 
-// Merges the pairs of the tile's columns, with `lanes` lanes per column: first those of the block's
-// threads, then, by messages, those of the cluster's blocks.
+// Merges the pairs of the columns of all tiles, with `lanes` lanes per column: first those of the
+// block's threads, then, by messages, those of the cluster's blocks.
 __device__ __forceinline__ void merge(Shared& shared, int rank)
 {
     const int lane = threadIdx.x % lanes;

@@ -1,7 +1,7 @@
 // Number formats: T, the type of the elements, chosen by -DFLOAT16 or -DBFLOAT16 (float without
 // either), and T2, a pair of neighbouring elements. Conversions round to nearest even.
 //
-// In the header of a kernel, `size` is the number of bytes in an element, `row` that in a row
+// In the header of a kernel, `size` is the number of bytes in an element, and `row` that in a row
 // (cols * size). `a when condition | b` is a if the condition is true, else b. A division rounds
 // down, ceil_div up, power_of_two up to a power of two; a condition is 1 or 0.
 #pragma once

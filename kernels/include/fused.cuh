@@ -1,5 +1,5 @@
-// Loads and packs for a fused softmax. Only the packs of x that are wanted are loaded and, in
-// addition, a bias (BIAS=1) and a mask of bytes (MASK=1).
+// Loads and packs for a fused softmax: of x, only the packs that are wanted; if chosen, a bias
+// (BIAS=1) and a mask of bytes (MASK=1).
 #pragma once
 #include "cache_hints.cuh"
 #include "formats.cuh"

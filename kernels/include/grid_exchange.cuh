@@ -16,7 +16,7 @@ __device__ __forceinline__ float2 pair_of(Message message)
 }
 
 // Blocks write and read slots at the same time, so no access may be an ordinary one. Those below
-// are seen by the whole GPU, in one piece, and in one order for each slot. PTX guarantees one piece
+// are seen by the whole GPU, in one piece, and in one order for each slot. PTX guarantees that
 // for an aligned scalar of up to 64 bits; access to a vector counts as one access per element.
 __device__ __forceinline__ void store_relaxed(Message* slot, Message message)
 {

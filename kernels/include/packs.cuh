@@ -22,7 +22,7 @@ __device__ __forceinline__ void fill(Pack& pack, float value)
     for (int c = 0; c < pairs_per_pack; ++c) pack.columns[c] = to_T2(make_float2(value, value));
 }
 
-// The largest value in some packs. NaN is ignored unless all are NaN.
+// The largest value in the given packs. NaN is ignored unless all are NaN.
 template <int count>
 __device__ __forceinline__ float max_of(const Pack (&packs)[count])
 {
@@ -42,8 +42,8 @@ __device__ __forceinline__ float2 exponentials(T2 columns, float maximum)
     return make_float2(fast_exp(v.x - maximum), fast_exp(v.y - maximum));
 }
 
-// Adds exp(v - maximum) of all columns of some packs to a sum. With `keep`, the exponentials
-// replace their columns.
+// Adds exp(v - maximum) of all columns of the given packs to a sum. With `keep`, the
+// exponentials replace their columns.
 template <bool keep, int count>
 __device__ __forceinline__ float sum_of(Pack (&packs)[count], float maximum, float sum = 0.0f)
 {
@@ -59,8 +59,8 @@ __device__ __forceinline__ float sum_of(Pack (&packs)[count], float maximum, flo
 }
 
 // Replaces the columns of a pack by exp(v - maximum) * factor. Without `keep`, the exponential is
-// computed again: in 16 bits that needs fewer registers than keeping the first result. The compiler
-// must assume that the empty asm changes the bits; otherwise it would keep the first result.
+// computed again: in 16 bits, this needs fewer registers than keeping the first one. The compiler
+// must assume that the empty asm changes the bits; otherwise it would keep the first one.
 template <bool keep>
 __device__ __forceinline__ void finish(Pack& pack, float maximum, float factor)
 {

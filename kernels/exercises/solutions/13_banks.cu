@@ -33,7 +33,7 @@ extern "C" __global__ void softmax_banks(const float* __restrict__ x, float* __r
         sum += v[k];
     }
 
-    // Each of the eight warps has a pair for each of the 32 columns. Eight lanes merge a column's.
+    // Each of the eight warps has a pair per column. Eight lanes merge the pairs of one column.
     constexpr int pitch = 36;  // the parts begin four banks apart: 8 x 4 different banks
     __shared__ float maxima[8 * 64], sums[8 * 64];  // room for pitches up to 64
     __shared__ float column_max[32], column_sum[32];
