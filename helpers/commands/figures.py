@@ -173,7 +173,7 @@ def summary_block() -> str:
     lines = [
         f"- **Copy bandwidth.** `{first.step}` reaches {first.headline.share:.2f} of it, the "
         f"kernels from {AT_THE_LIMIT:02} on {second.headline.share:.2f} to "
-        f"{most.headline.share:.2f}, each at a shape for which it is made. The exception is "
+        f"{most.headline.share:.2f}, each at a large shape for which it is made. The exception is "
         f"`{farthest.step}`, {farthest.headline.share:.2f} at {farthest.headline.at.place()} "
         "([all steps](docs/results.md)). Above 1, a cache hint helps that the copy does not use."
     ]
@@ -182,9 +182,9 @@ def summary_block() -> str:
         f"- **Fused and related operations.** {verdicts(around_cases(load_comparisons()))}",
         "",
         "*Ahead* and *slower* mean by more than run-to-run variation and, for *ahead*, by more "
-        f"than {TOLERANCE:.0%}. A case is *lost* if it is slower by more than {TOLERANCE:.0%}, "
-        f"or by less where the baseline is below {ROOM} of a copy. The "
-        "[comparison](docs/comparison.md) names each loss.",
+        f"than {TOLERANCE:.0%}. *Lost* is slower by more than {TOLERANCE:.0%}, or by less where "
+        f"the baseline is below {ROOM} of a copy. The [comparison](docs/comparison.md) names each "
+        "loss, all versions, and how the baselines are run.",
     ]
     return "\n".join(lines)
 
