@@ -51,7 +51,7 @@ from ..problem.shapes import (
     group_of,
     linked,
 )
-from ..simt.words import at_least, rows_x_cols
+from ..simt.words import at_least
 
 # ---- steps --------------------------------------------------------------------------------------
 
@@ -350,6 +350,12 @@ CAMPAIGNS = {  # name -> (what does it, its options beside --fresh and --only, h
     "pipelines": (pipelines, LIBRARIES, "softmax between a producer and a consumer kernel"),
     "profile": (profile, ("jobs", "worker"), "profiler counters, sanitizer, disassembly"),
 }
+
+
+def rows_x_cols(text: str) -> tuple[int, int]:
+    """The type of an option ROWSxCOLS."""
+    rows, cols = map(at_least(1), text.split("x"))
+    return rows, cols
 
 
 def pattern(text: str) -> re.Pattern:

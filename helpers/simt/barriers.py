@@ -17,6 +17,7 @@ from .context import Context, Reader
 from .geometry import Batch, Groups, Lanes, Step, numbered
 from .hardware import WARP
 from .instructions import Immediate, Instruction, Operand, Register, unknown
+from .loads_and_stores import OPERATIONS
 from .memory.causality import CLUSTER
 from .recording import around
 from .spreading import follow
@@ -109,9 +110,7 @@ def _match(context: Context, instruction: Instruction) -> Step:
 
 def _reduce(context: Context, instruction: Instruction) -> Step:
     kind = instruction.modifiers[-1]
-    functions = {"and": np.bitwise_and, "or": np.bitwise_or, "min": np.minimum, "max": np.maximum}
-    functions |= {"add": np.add, "xor": np.bitwise_xor}
-    name = next((m for m in instruction.modifiers if m in functions), None)
+    name = next((m for m in instruction.modifiers if isinstance(OPERATIONS.get(m), np.ufunc)), None)
     if name is None or kind not in ("u32", "s32", "b32"):
         raise unknown(instruction)
     target, value, _ = instruction.operands
@@ -122,7 +121,7 @@ def _reduce(context: Context, instruction: Instruction) -> Step:
         # An idle lane adds nothing; elsewhere a value that is there already changes nothing.
         neutral = 0 if name in ("add", "xor") else lanes.with_stand_ins(values)
         kept = np.where(lanes.mask, values, neutral).astype(values.dtype).reshape(-1, WARP)
-        write(np.repeat(functions[name].reduce(kept, axis=1, dtype=values.dtype), WARP), lanes)
+        write(np.repeat(OPERATIONS[name].reduce(kept, axis=1, dtype=values.dtype), WARP), lanes)
 
     return reduce
 

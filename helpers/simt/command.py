@@ -60,7 +60,7 @@ import numpy as np
 
 from . import interrupts, reports
 from .arguments import check_count, launch_shape, scalar
-from .cuda_text import Parameter, signature, variables
+from .cuda_text import C_DTYPES, Parameter, signature, variables
 from .geometry import Shape
 from .loading import listing, load_kernel
 from .machine import INSTRUCTION_LIMIT, KernelText, declarations, simulate
@@ -396,7 +396,6 @@ def _show(text: str) -> None:
 
 ARRAY = re.compile(r"(\w+)\[([\d, ]+)\]")
 NULLS = ("null", "NULL", "nullptr")
-C_TYPES = {"float": "float32", "int": "int32", "unsigned": "uint32", "half": "float16"}
 KINDS = "biufcV"  # of numpy dtypes that a kernel can take; ml_dtypes' are "V"
 
 
@@ -465,7 +464,7 @@ def _array(
 ) -> np.ndarray:
     """Random if the kernel only reads it, else NaN or -1."""
     try:
-        kind = np.dtype(C_TYPES.get(dtype, dtype))
+        kind = np.dtype(C_DTYPES.get(dtype, dtype))
     except TypeError:
         raise ValueError(f"{dtype!r} is not a dtype such as float32, int32 or bfloat16") from None
     if kind.kind not in KINDS or kind.hasobject or not kind.itemsize:

@@ -114,7 +114,7 @@ def _compile(
     flags = [option for option in options if option not in named]
     if not any(option.lstrip("-").startswith("std=") for option in options):
         flags.append("--std=c++17")
-    folders, named, rest = _files_of(flags)
+    folders, named, rest = files_of(flags)
     texts = "\n".join((code, *(text for _, text in headers)))
     files = texts, named, (os.getcwd(), *folders)
     state = cache.state(*files)
@@ -175,7 +175,7 @@ def _check_options(options: Sequence[str]) -> None:
             raise ValueError(f"{option} needs a value after it, as in -DTILE=32 or -Iinclude")
 
 
-def _files_of(flags: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+def files_of(flags: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """(folders that the options search for headers, headers that they name, the other options)."""
     folders, headers, rest = [], [], []
     words = iter(flags)
@@ -189,11 +189,6 @@ def _files_of(flags: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
         else:
             rest.append(flag)
     return folders, headers, rest
-
-
-def search_folders(options: Sequence[str]) -> list[str]:
-    """The folders that compiler options search for headers."""
-    return _files_of(options)[0]
 
 
 def _compile_anew(

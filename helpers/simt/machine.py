@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -211,7 +210,7 @@ def _prepare(
     cooperative: bool,
 ) -> None:
     """Lay out the memories and check what the launch asks for."""
-    context.suspicion.padding = _may_have_structs(declarations(kernel))
+    context.suspicion.padding = bool(STRUCTS.search(declarations(kernel)))
     memory, watched = context.global_memory, context.watch
     context.parameters = parameter_bytes(context.kernel, args, names, memory)
     _mark_constant(context, declared)
@@ -237,11 +236,6 @@ def _prepare(
             f"no load or store in line {min(missing)} of {kernel.name}; "
             f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
         )
-
-
-@functools.lru_cache(maxsize=64)
-def _may_have_structs(text: str) -> bool:
-    return bool(STRUCTS.search(text))
 
 
 def _explain_grid_barriers(context: Context, kernel: RawKernel) -> None:

@@ -154,7 +154,7 @@ def _record(
                     size = width // len(part.values)
                     values = np.zeros((WARP, len(part.values)), UNSIGNED[size])
                 access = WatchedAccess(*head, *where, values)
-                watch.access(access)
+                watch.keep(watch.accesses, access)
                 yield access, warp
 
 

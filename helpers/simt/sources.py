@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .compile import include_folders, search_folders
+from .compile import files_of, include_folders
 
 HEADERS = Path(__file__).with_name("headers")
 # What only a file for nvcc has.
@@ -142,7 +142,7 @@ def prepare(path: Path, given: Sequence[str] = ()) -> Source:
     A file for CuPy, without a sign of nvcc in it or in its headers, is left as it is. Raises
     `OSError` if the file cannot be read.
     """
-    own = [*search_folders(given), path.parent.as_posix()]
+    own = [*files_of(given)[0], path.parent.as_posix()]
     others = [HEADERS.as_posix(), *include_folders()]
     texts, includes = _with_headers(path, own, others)
     file, joined = path.as_posix(), "\n".join(texts.values())

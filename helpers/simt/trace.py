@@ -125,17 +125,14 @@ class Watch:
             step, line = int(self.steps[warp]), self.line_of(instruction)
             extra = (one.reshape(-1, WARP)[warp].copy() for one in shuffled)
             event = Event(step, *place, line, kind, by_warp[warp].copy(), *extra)
-            self._keep(self.events, event)
+            self.keep(self.events, event)
 
     def where(self, warp: int) -> tuple[Place, int]:
         """(block, warp of the block) of a warp of the batch."""
         block, _ = self.batch.place(warp * WARP)
         return block, warp % (self.batch.padded // WARP)
 
-    def access(self, access: WatchedAccess) -> None:
-        self._keep(self.accesses, access)
-
-    def _keep(self, records: list, record: WatchedAccess | Event) -> None:
+    def keep(self, records: list, record: WatchedAccess | Event) -> None:
         if len(records) == RECORDS:
             raise ValueError(
                 f"more than {RECORDS} records for pictures: take fewer rows or columns, name some "

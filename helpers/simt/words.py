@@ -42,9 +42,3 @@ def at_least(lowest: int) -> Callable[[str], int]:
         return value
 
     return integer
-
-
-def rows_x_cols(text: str) -> tuple[int, int]:
-    """The type of an option ROWSxCOLS."""
-    rows, cols = map(at_least(1), text.split("x"))
-    return rows, cols

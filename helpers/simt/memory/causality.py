@@ -139,7 +139,6 @@ class Causality:
         self.seen: dict[int, np.ndarray] = {}
         self.acquired: dict[int, Lessons] = {}  # by cluster of the batch
         self.observed: dict[int, Lessons] = {}
-        self.published: dict[tuple[int, int], tuple[tuple[int, int], Node]] = {}
         self.latest: dict[bytes, tuple[Node, ...]] = {}  # what these slots acquired last
         if self.beliefs:
             self.beliefs.start_batch(batch)
@@ -410,11 +409,8 @@ class Causality:
     def _fenced_node(self, slot: int, level: int) -> Node | None:
         """What came before the last fence of this thread; and what others of its cluster did
         before their own, where a barrier has told this thread since."""
-        order, stamp = self.order, (int(self.fenced[level, slot]), self.order.now)
-        known = self.published.get((slot, level))
-        if known and known[0] == stamp:
-            return known[1]
-        row = self.seen[level][slot // WARP] if stamp[0] else np.zeros(order.warps, np.int32)
+        order, time = self.order, int(self.fenced[level, slot])
+        row = self.seen[level][slot // WARP] if time else np.zeros(order.warps, np.int32)
         start = slot // self.per_cluster * self.per_cluster
         others = start + np.flatnonzero(self.fenced[level, start : start + self.per_cluster])
         until = self.fenced[level, others]
@@ -422,11 +418,7 @@ class Causality:
         told = (order.until(slot, others) > until) & (row[columns] <= until)
         told &= others != slot
         singles = dict(zip((others[told] + self.first).tolist(), until[told].tolist(), strict=True))
-        node = None
-        if stamp[0] or singles:
-            node = self._publish(slot, stamp[0], row, singles)
-        self.published[slot, level] = stamp, node
-        return node
+        return self._publish(slot, time, row, singles) if time or singles else None
 
     def _publish(self, slot: int, time: int, row: np.ndarray, singles: dict | None = None) -> Node:
         first = slot // self.per_cluster * self.order.warps + self.first // WARP

@@ -450,21 +450,19 @@ class GlobalMemory:
             owners.append((allocation, holds & lanes.mask & ~misaligned))
             inside |= holds
         outside = lanes.mask & ~inside & ~misaligned
-        self._report(f"misaligned {verb}", misaligned, addresses, access, self._explain_alignment)
-        self._report(f"out-of-bounds {verb}", outside, addresses, access, self._explain_bounds)
+        for kind, faulty in (("misaligned", misaligned), ("out-of-bounds", outside)):
+            slots = np.flatnonzero(faulty if self.tainted is None else faulty & ~self.tainted)
+            if len(slots):
+                address = int(addresses[slots[0]])
+                message = self._outside(address, access.width)
+                if kind == "misaligned":
+                    message = access.explain_alignment(self._describe(address))
+                self.reporter.report(f"{kind} {verb}", access.instruction, message, slots)
         if access.steers and verb == "load" and (outside | misaligned).any():
             if self.tainted is None:
                 self.tainted = np.zeros(len(addresses), bool)
             self.tainted |= outside | misaligned
         return [(allocation, active) for allocation, active in owners if active.any()]
-
-    def _report(self, kind: str, faulty: np.ndarray, addresses, access: Access, explain) -> None:
-        if self.tainted is not None:
-            faulty = faulty & ~self.tainted
-        slots = np.flatnonzero(faulty)
-        if len(slots):
-            message = explain(int(addresses[slots[0]]), access)
-            self.reporter.report(kind, access.instruction, message, slots)
 
     def _wrote(self, allocation: Allocation, instruction: Instruction, slots: np.ndarray) -> None:
         """These threads store to an allocation."""
@@ -476,12 +474,8 @@ class GlobalMemory:
             )
             self.reporter.report("store through a pointer to const", instruction, message, slots)
 
-    def _explain_alignment(self, address: int, access: Access) -> str:
-        return access.explain_alignment(self._describe(address))
-
-    def _explain_bounds(self, address: int, access: Access) -> str:
-        place = self._describe(address, access.width)
-        return f"{access.width} bytes not inside any array: {place}"
+    def _outside(self, address: int, width: int) -> str:
+        return f"{width} bytes not inside any array: {self._describe(address, width)}"
 
     def allocation_near(self, address: int) -> Allocation | None:
         """The allocation on whose page an address is."""
@@ -506,10 +500,8 @@ class GlobalMemory:
             )
         if address + width > allocation.stop:
             return f"from byte {address - allocation.start} of {allocation.name} ({size} bytes) on"
-        place, offset = (
-            f"byte {address - allocation.start} of {allocation.name}",
-            allocation.start % ALLOCATION_ALIGN,
-        )
+        place = f"byte {address - allocation.start} of {allocation.name}"
+        offset = allocation.start % ALLOCATION_ALIGN
         return f"{place}, which starts {offset} bytes past a multiple of 256" if offset else place
 
     def read_range(
@@ -551,9 +543,8 @@ class GlobalMemory:
             if allocation.start <= address and address + size <= allocation.stop:
                 if not allocation.leaves_row(address, size):
                     return allocation
-        place = self._describe(address, size)
-        message = f"{size} bytes not inside any array: {place}"
-        self.reporter.report(f"out-of-bounds {verb}", instruction, message, np.array([slot]))
+        about = f"out-of-bounds {verb}", instruction, self._outside(address, size)
+        self.reporter.report(*about, np.array([slot]))
         return None
 
 
