@@ -72,7 +72,15 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
         data = np.zeros((context.slots, width), np.uint8)
         given = np.full(context.slots, width) if read_given is None else read_given()
         addresses = out_of(lanes)
-        given = _checked_lengths(context, instruction, lanes, given, width, addresses)
+        longer = lanes.mask & (given > width)
+        if longer.any():
+            message = f"the source size is larger than the {width} bytes of the copy"
+            context.report("asynchronous copy of more than its size", instruction, message, longer)
+        skewed = lanes.mask & (given > 0) & (addresses % width != 0)
+        if skewed.any():
+            message = f"a copy of {width} bytes needs a source at a multiple of {width}"
+            context.report("misaligned load", instruction, message, skewed)
+        given = np.where(skewed, 0, np.minimum(given, width))
         for length in np.unique(given[lanes.mask]):
             chosen = lanes if read_given is None else Lanes(lanes.mask & (given == length))
             if length:
@@ -95,26 +103,6 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
         copies.copies.append(new)
 
     return copy
-
-
-def _checked_lengths(
-    context: Context,
-    instruction: Instruction,
-    lanes: Lanes,
-    given: np.ndarray,
-    width: int,
-    addresses: np.ndarray,
-) -> np.ndarray:
-    """The lengths to read; reports those that are too long, and addresses that do not fit."""
-    longer = lanes.mask & (given > width)
-    if longer.any():
-        message = f"the source size is larger than the {width} bytes of the copy"
-        context.report("asynchronous copy of more than its size", instruction, message, longer)
-    skewed = lanes.mask & (given > 0) & (addresses % width != 0)
-    if skewed.any():
-        message = f"a copy of {width} bytes needs a source at a multiple of {width}"
-        context.report("misaligned load", instruction, message, skewed)
-    return np.where(skewed, 0, np.minimum(given, width))
 
 
 def _arrive_after_copies(context: Context, instruction: Instruction) -> Step:
@@ -204,7 +192,10 @@ class _BulkCopy:
                 place, room = self._place(slot, end, size, "store")
                 # Without data, or room for it, what fits is filled with ones, and the wait ends.
                 kept = np.full(room, 255, np.uint8) if data is None else data[:room]
-                self._deliver(slot, place, kept, reads, bar, size)
+                slots, count = np.array([slot]), self.context.slots
+                new = Copy(self.instruction, slots, np.array([place]), kept[None], reads=reads)
+                only = Lanes(np.arange(count) == slot)
+                self.context.mbarriers.send(new, only, np.full(count, bar), size)
 
     def _report(self, kind: str, message: str, slot: int) -> None:
         self.context.reporter.report(kind, self.instruction, message, np.array([slot]))
@@ -259,13 +250,6 @@ class _BulkCopy:
             group = int(copies.bulk_committed[slot])
             copies.outward.append(CopyOut(slot, group, self.instruction, place, size))
         return shared.views[1][place : place + size].copy()
-
-    def _deliver(self, slot: int, place: int, data: np.ndarray, reads, bar: int, size: int) -> None:
-        """Begin the copy; an mbarrier counts `size` bytes."""
-        slots, count = np.array([slot]), self.context.slots
-        new = Copy(self.instruction, slots, np.array([place]), data[None], reads=reads)
-        only = Lanes(np.arange(count) == slot)
-        self.context.mbarriers.send(new, only, np.full(count, bar), size)
 
 
 def _sectors(address: int, size: int) -> int:

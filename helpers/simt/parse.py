@@ -506,7 +506,8 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
     if feature := of_opcode(opcode, modifiers, rest):
         raise refused(feature, f"{file}:{line}", rest.partition(" ")[0])
     try:
-        parsed = [_parse_operand(item, kernel) for item in _split_operands(operands.strip())]
+        # `p|q` are two destinations.
+        parsed = [_parse_operand(item, kernel) for item in split_items(operands, ",|")]
     except UnsupportedPTX as error:
         raise UnsupportedPTX(f"{error}, at {file}:{line}: {text}") from None
     if "cc" in modifiers or opcode in ("addc", "subc", "madc"):  # the carry flag is not written out
@@ -525,13 +526,6 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
             len(kernel.instructions),
         )
     )
-
-
-def _split_operands(text: str) -> list[str]:
-    """Split at commas outside braces and brackets; `p|q` destinations split too."""
-    if "{" in text or "[" in text:
-        return split_items(text, ",|")
-    return [item.strip() for item in text.replace("|", ",").split(",")] if text else []
 
 
 def _parse_operand(text: str, kernel: PtxKernel) -> Operand:

@@ -347,7 +347,7 @@ class Scheduler:
         self.spins = [0] * len(self.blocks)
         self.polls: dict[int, Poll] = {}  # by the basic block that a polling loop begins with
         self.stale, self.changes = 0, -1
-        self.budget, parked, lanes = self.limit, self.barriers.parked, None
+        self.budget, parked = self.limit, self.barriers.parked
         while self.waiting or parked or self.polling:
             if not self.waiting and not self._let_go():
                 continue
@@ -358,9 +358,7 @@ class Scheduler:
                 continue  # these threads are done
             whole = not parked and not self.polling
             whole = whole and all(other % self.waiting.step in self.last for other in self.waiting)
-            if lanes is None or lanes.mask is not mask or lanes.whole != whole:
-                lanes = Lanes(mask, whole)
-            self._run(lanes, number, key - number)
+            self._run(Lanes(mask, whole), number, key - number)
         self.context.end_batch()
 
     def _last(self) -> int:

@@ -66,20 +66,12 @@ class LocalMemory(OwnMemory):
         )
 
     def count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
-        tally = vars(access.tally)
+        """In the interleaved layout word k of lane l is number 32 k + l of its warp."""
+        tally, lane = vars(access.tally), np.arange(len(addresses)) % WARP
         tally[f"local_{verb}_requests"] += lanes.warps
-        tally[f"local_{verb}_sectors"] += self._sectors(addresses, access, lanes)
-
-    def _sectors(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> int:
-        """Sectors of the interleaved layout: word k of lane l is number 32 k + l of its warp."""
-        lane = np.arange(len(addresses)) % WARP
-        stand_in = lanes.stand_in
-        total = 0
         for word in range(max(1, access.width // WORD)):
-            sectors = (addresses // WORD + word) * 4 + lane // 8
-            sectors = sectors if stand_in is None else sectors[stand_in]
-            total += distinct_per_warp(sectors) - lanes.idle_warps
-        return total
+            sectors = lanes.with_stand_ins((addresses // WORD + word) * 4 + lane // 8)
+            tally[f"local_{verb}_sectors"] += distinct_per_warp(sectors) - lanes.idle_warps
 
 
 # ---- generic addresses ---------------------------------------------------------------------------
