@@ -285,7 +285,7 @@ class _BodyParser:
                 self._scope(inside, names | self._declared(inside), end_label)
             elif text.startswith(".branchtargets"):
                 label = statements[number - 2][0][:-1]
-                kernel.tables[names.get(label, label)] = _items(
+                kernel.tables[names.get(label, label)] = split_items(
                     _rename(text, names).removeprefix(".branchtargets")
                 )
             elif text.endswith(":") and " " not in text:
@@ -321,8 +321,9 @@ class _BodyParser:
         if match is None or match["guard"]:
             raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
         name, kernel = match["name"], self.kernel
+        results, arguments = (split_items(match[part] or "") for part in ("results", "arguments"))
         if name in ("vprintf", "__assertfail"):
-            given = ", ".join([*_items(match["results"]), *_items(match["arguments"])])
+            given = ", ".join([*results, *arguments])
             _parse_statement(f"{name.lstrip('_')} {given}", kernel, file, line)
             if name == "__assertfail":
                 _parse_statement("exit", kernel, file, line)
@@ -332,8 +333,8 @@ class _BodyParser:
             if name not in kernel.registers:
                 self.called[name] = None
                 target = name
-            given = tuple(_items(match["results"])), tuple(_items(match["arguments"]))
-            kernel.calls[len(kernel.instructions)] = Call(target, *given)
+            call = Call(target, tuple(results), tuple(arguments))
+            kernel.calls[len(kernel.instructions)] = call
             _parse_statement(f"call {name}", kernel, file, line)
             return
         if name not in self.functions:
@@ -348,7 +349,7 @@ class _BodyParser:
             _parse_statement("refused", kernel, file, line)
             kernel.instructions[-1] = replace(kernel.instructions[-1], text=str(error))
             return
-        self._inline(name, _items(match["results"]), _items(match["arguments"]))
+        self._inline(name, results, arguments)
 
     def _inline(self, name: str, results: list[str], arguments: list[str]) -> None:
         header, statements = self._statements(self.functions[name])
@@ -437,10 +438,6 @@ def _register_names(text: str) -> list[str]:
         name, _, count = item.strip().partition("<")
         names += [f"{name}{k}" for k in range(int(count[:-1]))] if count else [name]
     return names
-
-
-def _items(text: str | None) -> list[str]:
-    return [item.strip() for item in (text or "").split(",") if item.strip()]
 
 
 def _closing(statements: list, number: int) -> int:

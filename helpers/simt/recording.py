@@ -68,7 +68,10 @@ def around(context: Context, instruction: Instruction, step: Step) -> Step:
         watch.steps += lanes.active_warps
         step(lanes)
         for part, access, warp in kept:
-            _fill(context, part, access, warp)
+            own = slice(warp * WARP, (warp + 1) * WARP)
+            for place, read in enumerate(part.values):  # what was loaded or stored
+                ours = np.broadcast_to(read(), context.slots)[own]
+                access.values[access.mask, place] = ours[access.mask]
 
     return recorded
 
@@ -156,13 +159,6 @@ def _record(
                 access = WatchedAccess(*head, *where, values)
                 watch.keep(watch.accesses, access)
                 yield access, warp
-
-
-def _fill(context: Context, part: Part, access: WatchedAccess, warp: int) -> None:
-    """Add what was loaded or stored."""
-    for place, read in enumerate(part.values):
-        ours = np.broadcast_to(read(), context.slots)[warp * WARP : (warp + 1) * WARP]
-        access.values[access.mask, place] = ours[access.mask]
 
 
 def _located(

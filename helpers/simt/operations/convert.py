@@ -111,12 +111,11 @@ ROUND_TO_INTEGER: dict[str, Callable] = {
 }
 
 
-def not_negative(values: np.ndarray) -> np.ndarray:
-    """.relu: negative values and -0 to 0; NaN stays."""
-    return np.where(values <= 0, values.dtype.type(0), values)
-
-
-FINISH: dict[str, Callable] = {"": lambda a: a, "sat": saturate, "relu": not_negative}
+FINISH: dict[str, Callable] = {
+    "": lambda a: a,
+    "sat": saturate,
+    "relu": lambda a: np.where(a <= 0, a.dtype.type(0), a),  # -0 to 0 too; NaN stays
+}
 
 
 def _to_float(a, source: str, result: str, way: str = "", finish: str = ""):
