@@ -15,16 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .analysis import (
-    CLOCKS,
-    guarded_loads,
-    never_subnormal,
-    polling_loops,
-    ragged_loops,
-    shared_variables,
-    steering,
-    unset,
-)
+from .analysis import CLOCKS, guarded_loads, polling_loops, ragged_loops, unset
 from .findings import Findings, Reporter, Suspicion
 from .geometry import Batch, Lanes, Shape, SpecialRegisters, numbered
 from .hardware import Counters
@@ -109,10 +100,6 @@ class Context:
         self.uncounted = Counters()  # of accesses that the hardware serves in other ways
         self.registers: list[np.ndarray] = []
         self.index = {name: number for number, name in enumerate(kernel.registers)}
-        self.normal = never_subnormal(kernel)
-        self.steering = steering(kernel)
-        self.unset = unset(kernel)
-        self.shared_variables = shared_variables(kernel)
         self.clock = 0  # instructions that a batch has executed
         self.specials = SpecialRegisters(Batch(shape, 0, 1))
         self.specials.same["%dynamic_smem_size"] = dynamic_shared
@@ -146,7 +133,7 @@ class Context:
         self.copies.start_batch(batch)
         self.mbarriers.start_batch()
         self.watch.start_batch(batch)
-        for name, first in self.unset.items():
+        for name, first in unset(self.kernel).items():
             self.suspicion.taint(
                 "read of an uninitialised variable",
                 first,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .analysis import ORDINARY, STRONG_LOADS, optimistic_loads
+from .analysis import ORDINARY, STRONG_LOADS, optimistic_loads, shared_variables, steering
 from .context import Context, Memory
 from .geometry import Lanes, Step
 from .hardware import Counters
@@ -99,7 +99,7 @@ def access_of(context: Context, instruction: Instruction, size: int, *more, **na
     access.acquires = bool({"acquire", "acq_rel"} & modifiers)
     access.releases = bool({"release", "acq_rel"} & modifiers)
     access.read_only = "nc" in modifiers
-    access.variable = context.shared_variables.get(instruction.number, "")
+    access.variable = shared_variables(context.kernel).get(instruction.number, "")
     return access
 
 
@@ -107,7 +107,7 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     _check_qualifiers(instruction)
     kind = instruction.modifiers[-1]
     targets = elements(instruction.operands[0])
-    steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
+    steers = any(isinstance(t, Register) and t.name in steering(context.kernel) for t in targets)
     polls = instruction.number in context.polling
     about = type_size(kind), len(targets), tally, steers
     access = access_of(context, instruction, *about, polls=polls)

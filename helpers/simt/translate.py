@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .analysis import JUMPS
+from .analysis import JUMPS, never_subnormal
 from .asynchronous import translate_async_store, translate_copy, translate_mbarrier
 from .context import Context
 from .geometry import Lanes, Step
@@ -106,10 +106,10 @@ def _division(context: Context, instruction: Instruction) -> Step:
 def _arithmetic(context: Context, instruction: Instruction) -> Step:
     operation, targets, sources = operation_of(instruction)
     write = context.writer(targets[0], operation.result)
-    readers = []
+    readers, normal = [], never_subnormal(context.kernel)
     for operand, kind in zip(sources, operation.sources, strict=True):
         read = context.reader(operand, kind)
-        subnormal = not (isinstance(operand, Register) and operand.name in context.normal)
+        subnormal = getattr(operand, "name", "") not in normal
         if operation.flush and kind == "f32" and subnormal:
             read = _flushed(read)
         readers.append(read)
