@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from helpers.export.request import export_request
 from helpers.problem.operations import OPERATIONS
 from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_inputs, outputs
-from helpers.simt import Trace, simulate
-from tests.hardware.cases import Case, compared, patterns, reported, source
+from helpers.simt import Trace
+from tests.hardware.cases import compared, patterns, reported
 from tests.hardware.ragged import ragged
 from tests.simt import global_races, order_races, pairs, strangers
 from tests.simt.launches import PLANTED
@@ -172,13 +172,6 @@ def standing(trace: Trace) -> dict[str, list]:
     return {name: [one.word, one.more] for name, one in trace.standing().items()}
 
 
-def _counted(case: Case) -> list[Trace]:
-    launch = case.launch()
-    kernel = SimpleNamespace(code=source(case.kernel.file), name=case.kernel.name, options=())
-    arguments = launch.arguments()
-    return [simulate(kernel, launch.grid, launch.block, arguments, launch.shared_mem)]
-
-
 def _third_party(case: tuple, *spoilt: str) -> list[Trace]:
     compute, *arguments = case
     machine = strangers.Simt(*spoilt, limit=50_000) if spoilt else strangers.Simt()
@@ -238,7 +231,7 @@ def sets() -> dict[str, dict[str, Callable[[], list[Trace]]]]:
     """Every set of kernels: the name of a case -> a function that runs its launches."""
     hardware = (*compared(), *reported(), *patterns(), *ragged())
     return {
-        "hardware": {case.name: lambda case=case: _counted(case) for case in hardware},
+        "hardware": {case.name: lambda case=case: [case.run()[0]] for case in hardware},
         "global_races": _rules(global_races),
         "order_races": _rules(order_races),
         "planted": {name: lambda one=one: [one.run()[0]] for name, one in PLANTED.items()},

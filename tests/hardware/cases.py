@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.simt import KernelText, Trace, simulate
 from tests.simt.launches import Launch
 
 FOLDER = Path(__file__).parent
@@ -45,6 +46,14 @@ class Case:
 
     def launch(self) -> Launch:
         return self.kernel.launch(*self.shape)
+
+    def run(self) -> tuple[Trace, list[int]]:
+        """(the machine's trace, the arguments with wrong results)"""
+        launch = self.launch()
+        arguments = launch.arguments()
+        kernel = KernelText(source(self.kernel.file), self.kernel.name)
+        trace = simulate(kernel, launch.grid, launch.block, arguments, launch.shared_mem)
+        return trace, launch.wrong(arguments)
 
 
 def source(file: str) -> str:

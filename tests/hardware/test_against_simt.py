@@ -9,11 +9,9 @@ of other blocks are reported beside the hardware's.
 
 import json
 from functools import cache
-from types import SimpleNamespace
 
 import pytest
 
-from helpers.simt import Trace, simulate
 from helpers.simt.cuda_text import token_hash
 from tests.golden import golden
 from tests.hardware import counters, ragged, sanitizer
@@ -28,7 +26,6 @@ from tests.hardware.cases import (
     source,
 )
 from tests.hardware.races import RACES
-from tests.simt.global_races import CASES, RULES
 from tests.simt.launches import PLANTED
 
 # (kernel, metric) -> why the machine may count something else. An entry that is not needed fails.
@@ -80,14 +77,7 @@ CASES_OF = {
 }
 
 
-@cache
-def run(case: Case) -> tuple[Trace, list[int]]:
-    """(the machine's trace of a case, its arguments with wrong results)"""
-    launch = case.launch()
-    kernel = SimpleNamespace(code=source(case.kernel.file), name=case.kernel.name, options=())
-    arguments = launch.arguments()
-    trace = simulate(kernel, launch.grid, launch.block, arguments, launch.shared_mem)
-    return trace, launch.wrong(arguments)
+run = cache(Case.run)
 
 
 def differences(case: Case) -> dict[str, tuple[int, int]]:
@@ -178,11 +168,6 @@ def test_the_tools_have_nothing_against_the_twins() -> None:
             assert quiet == ((name, tool) not in FALSE_ALARMS), (name, tool)
 
 
-def test_each_rule_of_races_has_a_kernel_and_a_racy_twin() -> None:
-    assert len(RACES) == 2 * len(CASES) == 2 * sum(bool(race.marks) for race in RACES.values())
-    assert all(f" {race.kernel}(" in RULES.source for race in RACES.values())
-
-
 MEMCHECK = """========= COMPUTE-SANITIZER
 preparing file/buggy
 launching file/buggy
@@ -226,6 +211,9 @@ def test_what_the_tools_print_is_read() -> None:
     assert (found["outcome"], found["errors"], found["on_the_line"]) == ("ran", 1, [])
     assert found["reports"][0]["lines"] == [7, 9]
     assert sanitizer.in_a_word(found) == "found"
+    found = sanitizer.verdict("launching a/b\n\nran past its time\n", "a/b", [])
+    assert (found["outcome"], sanitizer.in_a_word(found)) == ("hang", "hangs")
+    assert sanitizer.verdict("preparing a/b\n", "a/b", [])["outcome"] == "not run"
 
 
 NCU = """==PROF== Connected to process 7
@@ -247,19 +235,3 @@ def test_what_ncu_prints_is_read() -> None:
     ]
     assert isinstance(counters.parse(NCU)[0]["metrics"]["l1tex__t_sectors.sum"], int)
     assert counters.parse("==ERROR== no permission") == []
-
-
-@pytest.mark.parametrize(
-    ("printed", "outcome", "word"),
-    [
-        ("launching a/b\ndone a/b\n", "ran", "-"),
-        ("launching a/b\nhang a/b\n", "hang", "hangs"),
-        ("launching a/b\n\nran past its time\n", "hang", "hangs"),
-        ("launching a/b\n", "launch failed", "fails"),
-        ("preparing a/b\n\nran past its time\n", "not run", "not run"),
-        ("launching a/c\ndone a/c\n", "not run", "not run"),
-    ],
-)
-def test_how_a_kernel_ended_is_read(printed: str, outcome: str, word: str) -> None:
-    found = sanitizer.verdict(printed, "a/b", [])
-    assert (found["outcome"], sanitizer.in_a_word(found)) == (outcome, word)

@@ -103,42 +103,25 @@ def test_who_reads_may_close_the_pipe() -> None:
     assert (done.wait(), done.stderr.read()) == (0, b"")
 
 
-class Terminal:
-    """Standard error, with somebody who looks on."""
-
-    def __init__(self) -> None:
-        self.shown = ""
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> None:
-        self.shown += text
-
-    def flush(self) -> None:
-        pass
+def many_blocks() -> int:
+    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
+    line = "--kernel many --grid 100 --block 1024 --args 1 1 1 pair.npy null null"
+    return main(["a file.cu", *line.split()])
 
 
 def test_a_large_launch_tells_how_far_it_is_on_a_terminal_alone(monkeypatch, capsys) -> None:
     monkeypatch.setattr(command, "PATIENCE", 0)
-    arguments = ["a file.cu", "--kernel", "many", "--grid", "100", "--block", "1024", "--args"]
-    arguments += ["1", "1", "1", "pair.npy", "null", "null"]
-    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
-    assert main(arguments) == 0
-    assert capsys.readouterr().err == ""
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    assert main(arguments) == 0
-    assert "32 of 100 blocks, about 0 s left" in terminal.shown
-    assert terminal.shown.endswith("\r\x1b[K")
+    assert many_blocks() == 0 and capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert many_blocks() == 0
+    shown = capsys.readouterr().err
+    assert "32 of 100 blocks, about 0 s left" in shown and shown.endswith("\r\x1b[K")
 
 
 def test_a_long_launch_says_once_in_a_log_how_long_it_will_take(monkeypatch, capsys) -> None:
     monkeypatch.setattr(command, "LONG", 0)
     monkeypatch.setattr(command, "PATIENCE", 1000)
-    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
-    arguments = ["a file.cu", "--kernel", "many", "--grid", "100", "--block", "1024", "--args"]
-    assert main([*arguments, "1", "1", "1", "pair.npy", "null", "null"]) == 0
+    assert many_blocks() == 0
     said = capsys.readouterr().err
     assert said == "32 of 100 blocks, about 0 s left; a smaller --grid takes less\n"
 
@@ -168,23 +151,32 @@ LATE = """__global__ void late(int* y, int* lock) {
 }"""
 
 
-@pytest.mark.parametrize(("orders", "status"), [("1", 0), ("2", 1)])
-def test_a_second_order_of_blocks_is_an_option(orders: str, status: int, capsys) -> None:
-    Path("late.cu").write_text(LATE)
+NEXT = "__global__ void next(volatile int* y) { y[threadIdx.x + 1] = y[threadIdx.x] + 1; }"
+# A kernel without a finding by default, its launch, and the options with which it has one.
+BY_OPTION = {
+    "the second order of blocks": (
+        LATE,
+        "--grid 2 --block 1 --args int32[1] lock.npy",
+        ("--orders 1", "--orders 2"),
+        "reverse order",
+    ),
+    "volatile accesses that count as ordinary ones": (
+        NEXT,
+        "--grid 1 --block 32 --args int32[33]",
+        ("--volatile relaxed", "--volatile plain"),
+        "race on global memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BY_OPTION)
+def test_more_is_found_by_an_option(case: str, capsys) -> None:
+    text, launch, options, says = BY_OPTION[case]
+    Path("k.cu").write_text(text)
     np.save("lock.npy", np.zeros(2, np.int32))
-    line = ["late.cu", "--grid", "2", "--block", "1", "--args", "int32[1]", "lock.npy"]
-    assert main([*line, "--orders", orders]) == status
-    assert ("reverse order" in capsys.readouterr().out) == bool(status)
-
-
-@pytest.mark.parametrize(("volatile", "status"), [("relaxed", 0), ("plain", 1)])
-def test_volatile_accesses_count_as_the_option_says(volatile: str, status: int, capsys) -> None:
-    Path("next.cu").write_text(
-        "__global__ void next(volatile int* y) { y[threadIdx.x + 1] = y[threadIdx.x] + 1; }"
-    )
-    line = ["next.cu", "--grid", "1", "--block", "32", "--args", "int32[33]"]
-    assert main([*line, "--volatile", volatile]) == status
-    assert ("race on global memory" in capsys.readouterr().out) == bool(status)
+    for option, found in zip(options, (False, True), strict=True):
+        assert main(f"k.cu {launch} {option}".split()) == found
+        assert (says in capsys.readouterr().out) == found
 
 
 def test_the_version_is_that_of_the_package(capsys, monkeypatch) -> None:
@@ -211,33 +203,22 @@ SPOILT = {  # what becomes of every finding, and how many of four checks then fa
     "another line": (lambda found: Findings(replace(one, line=one.line + 1) for one in found), 3),
     "another kind": (lambda found: Findings(replace(one, kind="hang") for one in found), 3),
     "false alarms": (lambda found: Findings([*found, EXTRA]), 4),
+    "another result": (lambda found: found, 1),
 }
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_the_self_test_fails_if_the_machine_finds_something_else(
-    name: str, capsys, monkeypatch
-) -> None:
+def test_the_self_test_fails_if_the_machine_is_wrong(name: str, capsys, monkeypatch) -> None:
     change, count = SPOILT[name]
 
-    def spoilt(*args, **named):
-        trace = simulate(*args, **named)
+    def spoilt(kernel, grid, block, args):
+        trace = simulate(kernel, grid, block, args)
+        args[1][5] += name == "another result"
         return replace(trace, findings=change(trace.findings))
 
     monkeypatch.setattr(command, "simulate", spoilt)
     assert main(["--self-test"]) == 1
     assert capsys.readouterr().out.count("FAILED: ") == count
-
-
-def test_the_self_test_fails_if_the_machine_computes_something_else(capsys, monkeypatch) -> None:
-    def spoilt(kernel, grid, block, args):
-        trace = simulate(kernel, grid, block, args)
-        args[1][5] += 1
-        return trace
-
-    monkeypatch.setattr(command, "simulate", spoilt)
-    assert main(["--self-test"]) == 1
-    assert capsys.readouterr().out.count("FAILED: ") == 1
 
 
 def test_python_m_is_the_command() -> None:

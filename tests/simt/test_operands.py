@@ -1,12 +1,23 @@
 """Literals, guards, carries, parts of registers: how operands are read and written."""
 
 import random
+from operator import lt
 
 import numpy as np
 import pytest
 
+from tests.simt.forms_of_halves import PAIR_OF
 from tests.simt.forms_of_integers import JOINED
-from tests.simt.ptx_forms import encode, module, run_ptx, simulate_ptx, width, wrap
+from tests.simt.ptx_forms import (
+    decode,
+    edges,
+    encode,
+    module,
+    run_ptx,
+    simulate_ptx,
+    width,
+    wrap,
+)
 
 
 def bits(number: float) -> int:
@@ -74,19 +85,28 @@ def test_ftz_reaches_every_operand(lines: list[str], expected: int) -> None:
     assert run_ptx(module(lines, 1, registers)) == [expected] * 32
 
 
-@pytest.mark.parametrize("join", [None, *JOINED])
-def test_second_target_of_setp_joins_the_complement(join: str | None) -> None:
-    given = [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
-    name = f"setp.lt.{join}.s32" if join else "setp.lt.s32"
+@pytest.mark.parametrize("kind", ["s32", *PAIR_OF])
+@pytest.mark.parametrize("join", ["", *JOINED])
+def test_setp_with_two_targets(join: str, kind: str) -> None:
+    """The second is about the complement, or of pairs about the upper halves."""
+    chance, pair = random.Random(kind), PAIR_OF.get(kind, kind)
+    values = edges(pair)
+    given = [
+        (chance.choice(values), chance.choice(values), chance.randint(0, 1)) for _ in range(200)
+    ]
     lines = [f"ld.global.b32 %r{number}, [%at{number + 1}];" for number in range(3)]
+    name = f"setp.lt.{join}.{pair}" if join else f"setp.lt.{pair}"
     lines += ["setp.ne.u32 %c, %r2, 0;", f"{name} %p|%q, %r0, %r1{', %c' if join else ''};"]
     lines += ["selp.u32 %r0, 1, 0, %p;", "selp.u32 %r1, 2, 0, %q;", "or.b32 %r0, %r0, %r1;"]
     registers = [".b32 %r<3>", ".pred %p", ".pred %q", ".pred %c"]
     found = run_ptx(
         module([*lines, "st.global.u32 [%at0], %r0;"], 4, registers), *zip(*given, strict=True)
     )
-    joined = JOINED[join] if join else lambda t, c: t
-    assert found == [joined(a < b, c) + 2 * joined(not a < b, c) for a, b, c in given]
+    joined = JOINED.get(join, lambda t, c: t)
+    for (a, b, c), bits in zip(given, found, strict=True):
+        one, two = decode(a, pair), decode(b, pair)
+        low, high = (one < two, not one < two) if kind == "s32" else map(lt, one, two)
+        assert bits == joined(low, bool(c)) + 2 * joined(high, bool(c)), (hex(a), hex(b), c)
 
 
 @pytest.mark.parametrize(("wide", "part", "count"), [(32, 16, 2), (64, 32, 2), (64, 16, 4)])
