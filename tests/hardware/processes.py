@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,42 +23,25 @@ class Done:
 def run(command: list[str], seconds: float, echo: bool = False) -> Done:
     """Run a command that needs the GPU, with everything that it starts, for so long at most.
 
-    `echo` passes its standard error on while it runs.
+    `echo` passes its standard error on instead of keeping it.
     """
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=None if echo else subprocess.PIPE,
         text=True,
         errors="replace",
         cwd=ROOT,
         env={**os.environ, SWITCH: "0"},
         start_new_session=True,
     )
-    texts: dict[str, list[str]] = {"out": [], "err": []}
-
-    def read(name: str, stream) -> None:
-        for line in stream:
-            texts[name].append(line)
-            if echo and name == "err":
-                print(line, end="", file=sys.stderr, flush=True)
-
-    readers = [
-        threading.Thread(target=read, args=pair, daemon=True)
-        for pair in (("out", process.stdout), ("err", process.stderr))
-    ]
-    for reader in readers:
-        reader.start()
     try:
-        status = process.wait(seconds)
+        out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        status = None
-    if status is None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for reader in readers:
-        reader.join(5)
-    return Done(status, "".join(texts["out"]), "".join(texts["err"]))
+        out, err = process.communicate()
+        return Done(None, out, err or "")
+    return Done(process.returncode, out, err or "")
 
 
 def write_data(path: Path, data: dict) -> None:

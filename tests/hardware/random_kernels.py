@@ -10,15 +10,15 @@ import argparse
 import datetime
 import hashlib
 import json
-import multiprocessing
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import cupy
 import numpy as np
 
 from helpers.base.gpu import describe_device, describe_versions, has_gpu
 from helpers.simt.cuda_text import token_hash
+from tests.hardware.processes import write_data
 from tests.simt.random_programs import (
     BLOCKS,
     OPTIONS,
@@ -42,7 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=DATA, metavar="FILE")
-    parser.add_argument("--jobs", type=int, default=8, help="processes at a time (8)")
     parser.add_argument("--compare", action="store_true", help="run the machine, name what differs")
     options = parser.parse_args(arguments)
     if options.compare:
@@ -52,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not has_gpu():
         print("needs a GPU, and CuPy finds none", file=sys.stderr)
         return 1
-    return record(options)
+    return record(options.out)
 
 
 def batches() -> list[list[Program]]:
@@ -91,40 +90,29 @@ def differences(batch: list[Program], known: dict[str, dict]) -> list[str]:
 # ---- on a GPU -----------------------------------------------------------------------------------
 
 
-def on_gpu(number: int) -> dict[str, dict]:
+def on_gpu(batch: list[Program]) -> dict[str, dict]:
     """Run a batch; what is stored of each kernel."""
-    import cupy
-
-    batch = batches()[number]
-    source = cuda_source(batch)
-    found = {}
+    source, found = cuda_source(batch), {}
     for program in batch:
         given = [cupy.asarray(one) for one in arrays()]
         places = [cupy.zeros(BLOCKS * THREADS, np.uint32)] * isinstance(program, BlockProgram)
         kernel = cupy.RawKernel(source, program.name, OPTIONS)
         kernel((BLOCKS,), (THREADS,), (*given, *places))
         results = [one.get() for one in given[2:]]
-        found[program.name] = {
-            "source": token_hash(program.in_cuda()),
-            "results": digest(results),
-        }
+        known = {"source": token_hash(program.in_cuda()), "results": digest(results)}
+        found[program.name] = known
     return found
 
 
-def record(options: argparse.Namespace) -> int:
-    from .processes import write_data
-
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.jobs, spawn) as pool:
-        parts = list(pool.map(on_gpu, range(len(batches()))))
-    programs = {name: one for part in parts for name, one in part.items()}
+def record(out: Path) -> int:
+    programs = {name: one for batch in batches() for name, one in on_gpu(batch).items()}
     head = {
         "device": describe_device(),
         "versions": describe_versions(),
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
-    write_data(options.out, {**head, "programs": programs})
-    print(f"wrote {options.out}: {len(programs)} kernels")
+    write_data(out, {**head, "programs": programs})
+    print(f"wrote {out}: {len(programs)} kernels")
     return 0
 
 

@@ -21,7 +21,17 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import cupy
+import numpy as np
+
+from helpers.base.gpu import describe_device, describe_versions, has_gpu
+from helpers.measure.profiling import OPTIONS as TOOLS
+from helpers.simt import byte_offset, include_folders
+from helpers.simt.cuda_text import token_hash
+from tests.simt.launches import PLANTED
+
 from .processes import Done, run, write_data
+from .races import RACES
 
 DATA = Path(__file__).parent.parent / "data"
 OPTIONS = ("-lineinfo",)  # so that the tools can name a line
@@ -50,24 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.table:
         print(table(json.loads(options.out.read_text())))
         return 0
-    from helpers.base.gpu import has_gpu
-
     if not has_gpu():
         print("compute-sanitizer watches a GPU, and CuPy finds no GPU", file=sys.stderr)
         return 1
     if not shutil.which("compute-sanitizer"):
         print("needs compute-sanitizer of the CUDA toolkit on the PATH", file=sys.stderr)
         return 1
-    return run_all(options, chosen(options.races))
-
-
-def chosen(races: bool) -> dict:
-    """The kernels by name."""
-    if races:
-        from .races import RACES as known
-    else:
-        from tests.simt.launches import PLANTED as known
-    return known
+    return run_all(options, RACES if options.races else PLANTED)
 
 
 # ---- the program that the tools watch -----------------------------------------------------------
@@ -76,8 +75,6 @@ def chosen(races: bool) -> dict:
 def work(launches: Path, name: str, seconds: float) -> int:
     """Launch a kernel of a pickle; every array an allocation of its own, so that the tools see its
     end. One that takes longer than `seconds` ends the process."""
-    import cupy
-
     cupy.cuda.set_allocator(None)
     one = pickle.loads(launches.read_bytes())[name]
     print(f"preparing {name}", flush=True)
@@ -106,8 +103,6 @@ def work(launches: Path, name: str, seconds: float) -> int:
 
 def make_kernel(one: dict):
     """The compiled kernel of a launch."""
-    import cupy
-
     together = one["cooperative"]
     kernel = cupy.RawKernel(
         one["code"], one["kernel"], one["options"], enable_cooperative_groups=together
@@ -120,8 +115,6 @@ def make_kernel(one: dict):
 
 def to_gpu(offset: int, array):
     """A copy that starts so many bytes into its allocation and ends where that ends."""
-    import cupy
-
     space = cupy.zeros(offset + array.nbytes, cupy.uint8)
     device = space[offset:].view(array.dtype)
     device.set(array.reshape(-1))
@@ -133,10 +126,6 @@ def to_gpu(offset: int, array):
 
 def pickled(one) -> dict:
     """A launch with its arrays as (offset in the allocation, values)."""
-    import numpy as np
-
-    from helpers.simt import byte_offset, include_folders
-
     launch = one.launch
     args = [
         (byte_offset(value), np.ascontiguousarray(value))
@@ -155,9 +144,6 @@ def pickled(one) -> dict:
 
 def run_all(options: argparse.Namespace, planted: dict) -> int:
     """Run everything, print progress, write the data."""
-    from helpers.base.gpu import describe_device, describe_versions
-    from helpers.measure.profiling import OPTIONS as TOOLS
-
     head = {
         "device": describe_device(),
         "versions": {**describe_versions(), "compute-sanitizer": sanitizer_version()},
@@ -266,9 +252,6 @@ def reports(text: str) -> list[dict]:
 
 def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], str]) -> int:
     """Write the data; returns 1 if a tool ran nothing."""
-    from helpers.measure.profiling import OPTIONS as TOOLS
-    from helpers.simt.cuda_text import token_hash
-
     kernels = {}
     tools = [tool for tool in TOOLS if any(tool == other for _, other in outputs)]
     for name, one in planted.items():

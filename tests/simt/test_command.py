@@ -130,7 +130,7 @@ def test_a_long_wait_for_the_first_blocks_is_told_once(monkeypatch, capsys) -> N
     monkeypatch.setattr(command, "LONG", 0)
     monkeypatch.setattr(command, "PATIENCE", 0)
     Path("slow.cu").write_text("__global__ void k(volatile int* y) { while (y[0]) y[1] = 1; }\n")
-    assert main("slow.cu --grid 1 --block 1 --limit 20000 --args int[2]".split()) == 1
+    assert main("slow.cu --grid 1 --block 1 --limit 5000 --args int[2]".split()) == 1
     waiting = "the first blocks still run; --limit says after how many instructions they hang\n"
     assert capsys.readouterr().err.startswith(waiting)
 

@@ -101,40 +101,29 @@ def test_a_tail_has_the_lanes_that_are_left_and_a_view_its_start() -> None:
     assert (loads[0].start, loads[0].sectors) == (12, 13)
 
 
-def test_shared_memory_is_addressed_within_the_block() -> None:
-    trace = tree_trace(2, watch=(ADD_OF_TREE,), only_blocks=(1,))
-    assert {access.block for access in trace.accesses} == {(1, 0, 0)}
-    assert {(access.memory, access.array) for access in trace.accesses} == {("shared", "")}
-    seen = {(a.kind, a.warp, tuple(a.offsets[a.mask] // 4)) for a in trace.accesses}
-    expected = set()
-    for half in (64, 32, 16, 8, 4, 2, 1):
-        for warp in range(4):
-            threads = [t for t in range(32 * warp, 32 * warp + 32) if t < half]
-            if threads:
-                expected |= {
-                    ("load", warp, tuple(threads)),
-                    ("load", warp, tuple(t + half for t in threads)),
-                    ("store", warp, tuple(threads)),
-                }
-    assert seen == expected
-
-
 def test_accesses_hold_what_was_loaded_and_stored() -> None:
-    x = np.arange(128, dtype=np.float32) ** 2
-    trace = launch(TREE, 1, 128, x, np.zeros(1, np.float32), watch=(5, ADD_OF_TREE, 14))
-    held = x.copy()
+    x = np.arange(256, dtype=np.float32) ** 2
+    args = x, np.zeros(2, np.float32)
+    trace = launch(TREE, 2, 128, *args, watch=(5, ADD_OF_TREE, 14), only_blocks=(1,))
+    assert {access.block for access in trace.accesses} == {(1, 0, 0)}
+    held, seen = x[128:].copy(), set()
     for access in trace.accesses:
         threads = 32 * access.warp + np.flatnonzero(access.mask)
         bits = access.values[access.mask]
         assert bits.dtype == np.uint32 and bits.shape == (len(threads), 1)
         values, places = bits.view(np.float32)[:, 0], access.offsets[access.mask] // 4
+        seen.add((access.memory, access.array, access.kind))
         if access.memory == "shared" and access.kind == "store":
+            assert places.tolist() == threads.tolist()
             held[places] = values
         if access.memory == "shared" and access.kind == "load":
+            assert {*(places - threads)} <= {0, 64, 32, 16, 8, 4, 2, 1}
             assert values.tolist() == held[places].tolist()
         if access.array == "x":
             assert values.tolist() == x[places].tolist()
-    assert held[0] == x.sum() == trace.accesses[-1].values[0].view(np.float32)[0]
+    assert held[0] == x[128:].sum() == trace.accesses[-1].values[0].view(np.float32)[0]
+    shared = {("shared", "", kind) for kind in ("load", "store")}
+    assert seen == {("global", "x", "load"), ("global", "y", "store"), *shared}
 
 
 NEIGHBOUR = f"""{CLUSTER}#line 1 "kernel.cu"
