@@ -221,46 +221,32 @@ def first_four_odd() -> list[int]:
     return sums
 
 
+# How the kernels of a file are launched, and those that are launched in another way.
+USUAL = {
+    **dict.fromkeys(("asynchronous", "mbarriers", "bulk_copies"), reversed_rows()),
+    "rings": reversed_rows(rows=6, size=32),
+    "waiting": None,
+    "clusters": cluster(SWAPPED),
+    "local_memory": None,
+}
 AT_64_THREADS = {
-    "asynchronous/no_wait": reversed_rows(),
     "asynchronous/last_stage": reversed_rows(rows=6),
-    "asynchronous/no_barrier_behind_wait": reversed_rows(),
-    "asynchronous/no_commit": reversed_rows(),
     "asynchronous/refill_too_early": reversed_rows(rows=6),
     "asynchronous/refill_before_barrier": reversed_rows(rows=6),
     "asynchronous/store_meanwhile": launched(turned(2) * (turned(2) <= 100), 100),
-    "asynchronous/copy_past_shared": reversed_rows(),
     "asynchronous/copy_past_array": launched(X[:100], 100, x=X[:100]),
     "asynchronous/copies_to_one_place": reversed_rows(rows=4, size=32),
     "asynchronous/copy_misaligned": launched(X[:512].reshape(2, 8, 32).transpose(0, 2, 1)),
     "asynchronous/source_misaligned": reversed_rows(size=256),
-    "mbarriers/read_before_wait": reversed_rows(),
-    "mbarriers/never_waited": reversed_rows(),
-    "mbarriers/wrong_parity": reversed_rows(),
     "mbarriers/parity_stays": reversed_rows(rows=4, more=2),
-    "mbarriers/too_many_bytes": reversed_rows(),
     "mbarriers/too_few_bytes": launched(turned(2) + X[128:256].reshape(2, 64)),
-    "mbarriers/elements_for_bytes": reversed_rows(),
-    "mbarriers/no_bytes_expected": reversed_rows(),
-    "mbarriers/too_few_arrivals": reversed_rows(),
-    "mbarriers/too_many_arrivals": reversed_rows(),
-    "mbarriers/no_barrier_behind_init": reversed_rows(),
-    "mbarriers/all_arrive_behind_init": reversed_rows(),
     "mbarriers/no_init": reversed_rows(rows=6),
     "bulk_copies/bulk_odd_size": reversed_rows(rows=1, size=63, more=63, grid=1),
     "bulk_copies/bulk_odd_address": launched(turned(2, step=68)),
     "bulk_copies/bulk_past_array": launched(X[:100], 100, x=X[:100]),
     "bulk_copies/bulk_past_shared": reversed_rows(shared=256),
-    "bulk_copies/no_proxy_fence": reversed_rows(),
-    "bulk_copies/no_barrier_before_bulk_store": reversed_rows(),
     "bulk_copies/buffer_still_read": reversed_rows(rows=6),
-    "bulk_copies/other_thread_waits": reversed_rows(),
-    "bulk_copies/bulk_store_at_the_end": reversed_rows(),
-    "bulk_copies/bulk_store_no_commit": reversed_rows(),
     "rings/ring_without_barrier": reversed_rows(rows=6),
-    "rings/ring_without_empty": reversed_rows(rows=6, size=32),
-    "rings/ring_starts_full": reversed_rows(rows=6, size=32),
-    "rings/stage_released_early": reversed_rows(rows=6, size=32),
     "waiting/no_named_arrive": reversed_rows(size=32),
     "waiting/arrivals_of_too_many": reversed_rows(size=32),
     "waiting/count_in_a_branch": launched(np.repeat([61, 64], 64)),
@@ -271,18 +257,12 @@ AT_64_THREADS = {
     ),
     "waiting/trap_on_bad_value": launched(2 * X[:128]),
     "waiting/failed_assertion": launched(2 * X[:128]),
-    "clusters/no_sync_before_read": cluster(SWAPPED),
-    "clusters/no_sync_at_the_end": cluster(SWAPPED),
     "clusters/early_return": cluster(EVEN * (FOUR + SWAPPED)),
     "clusters/rank_outside": cluster(np.roll(turned(4), -1, axis=0)),
-    "clusters/past_the_end": cluster(SWAPPED),
-    "clusters/wait_without_arrive": cluster(SWAPPED),
     "clusters/one_block_arrives": cluster(FOUR + EVEN * SWAPPED),
     "clusters/barrier_and_flag": cluster(FOUR),
     "clusters/one_remote_word": cluster(FOUR[:, 63]),
     "clusters/sum_without_atomic": cluster(FOUR[:, 63].sum()),
-    "clusters/next_round_too_early": cluster(SWAPPED),
-    "clusters/st_async_not_waited": cluster(SWAPPED),
     "clusters/init_not_announced": cluster(FOUR),
     "clusters/arrivals_missing": cluster(FOUR),
     "local_memory/too_many_digits": launched(np.array(binary_digits()), 20, x=DIGITS),
@@ -309,7 +289,10 @@ def _launches() -> Iterator[Planted]:
         for kernel in kernels(file):
             values = floats(count), zeros(count), NUMBERS.get(kernel, 5)
             twins[f"{file}/{kernel}"] = Launch(*SIZES.get(kernel, (2, 64)), values)
-    for name, launch in (twins | AT_64_THREADS).items():
+    for file, usual in USUAL.items():
+        for name in (f"{file}/{kernel}" for kernel in kernels(file)):
+            twins.setdefault(name, AT_64_THREADS.get(name, usual))
+    for name, launch in twins.items():
         file, kernel = name.split("/")
         small, large = DYNAMIC.get(kernel, (launch.shared_mem,) * 2)
         yield Planted(file, kernel, replace(launch, expected={}, shared_mem=small))

@@ -35,16 +35,16 @@ def test_a_store_to_a_const_argument_is_found(restrict: str, write: str) -> None
     assert found.message.startswith("x comes in by a pointer to const")
 
 
-@pytest.mark.parametrize("parameters", ["float* y, float* x", "float* y, float* const x"])
-def test_a_store_through_another_pointer_is_none(parameters: str) -> None:
-    assert not findings(parameters, "y[t] = x[t]; x[t] = 1;", *arrays())
+Y, X = arrays()
+RIGHT = {
+    "another pointer": ("float* y, float* x", "y[t] = x[t]; x[t] = 1;", (Y, X)),
+    "a constant pointer": ("float* y, float* const x", "y[t] = x[t]; x[t] = 1;", (Y, X)),
+    "an array that comes in twice": ("float* y, const float* x", "y[t] = x[t] + 1;", (Y, Y)),
+    "a table": ("float** y, const float* x", "y[0][t] = x[t] + 1;", ([X, Y], X)),
+}
 
 
-def test_an_array_that_comes_in_twice_may_be_written() -> None:
-    y, _ = arrays()
-    assert not findings("float* y, const float* x", "y[t] = x[t] + 1;", y, y)
-
-
-def test_an_array_that_a_table_leads_to_may_be_written() -> None:
-    y, x = arrays()
-    assert not findings("float** y, const float* x", "y[0][t] = x[t] + 1;", [x, y], x)
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_store_through_another_pointer_is_none(name: str) -> None:
+    parameters, body, args = RIGHT[name]
+    assert not findings(parameters, body, *args)

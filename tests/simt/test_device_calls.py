@@ -48,15 +48,12 @@ def test_what_is_printed_comes_block_after_block() -> None:
     assert run(body, 1025, 32).printed == "1023 1024 "  # in two batches
 
 
-def test_a_failed_assertion_names_its_condition_line_and_thread() -> None:
-    trace = run('    y[0] = 1;\n    assert(threadIdx.x < 3 && "few threads");', 1, 8)
+def test_a_failed_assertion_names_its_condition_and_ends_the_threads_that_it_fails_for() -> None:
+    body = '    assert(threadIdx.x < 3 && "few threads");\n    y[threadIdx.x] = 9;'
+    y = np.arange(64, dtype=np.int32)
+    code = f"{FILE}\n__global__ void k(int* y)\n{{\n{body}\n}}"
+    trace = simulate(KernelText(code, "k"), 1, 8, (y,))
     (found,) = trace.findings
     assert 'the assertion `threadIdx.x < 3 && "few threads"` failed' in found.message
-    assert (found.file, found.line, found.thread, found.count) == ("kernels/x.cu", 5, (3, 0, 0), 5)
-
-
-def test_threads_end_at_a_failed_assertion_and_others_go_on() -> None:
-    code = f"{FILE}__global__ void k(int* y) {{ int i = threadIdx.x; assert(i != 1); y[i] = 9; }}"
-    y = np.zeros(4, np.int32)
-    trace = simulate(KernelText(code, "k"), 1, 4, (y,))
-    assert y.tolist() == [9, 0, 9, 9] and len(trace.findings) == 1
+    assert (found.file, found.line, found.thread, found.count) == ("kernels/x.cu", 4, (3, 0, 0), 5)
+    assert y[:9].tolist() == [9, 9, 9, 3, 4, 5, 6, 7, 8]
