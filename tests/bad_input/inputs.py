@@ -8,7 +8,7 @@ import io
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -236,80 +236,34 @@ READERS: dict[str, Callable[[], object]] = {
     "nvidia-h200/numerics.jsonl": lambda: store.read(Formula),
     "predictions.json": lambda: predictions(),
 }
-ODD_JSON = (
-    *(None, True, 0, -1, 1.5, 10**30, "", "nope", [], {}, [1], {"a": 1}, [None], "2030", [[]]),
-    *(float("nan"), float("inf"), 1e308),
-)
-SPOILT = ("", "<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "\udce9", "é")
+ODD_JSON = (None, True, -1, 1.5, 10**30, "nope", [], {}, [None], float("nan"), 1e308)
+NOISE = ("<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "\udce9")
 
 
-def few_lines(path: Path) -> list[dict] | dict:
-    """What is in a file of records; of JSON Lines the runs, and one observation of each step."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        return json.loads(text)
-    lines = [json.loads(line) for line in text.splitlines()]
-    runs = [line for line in lines if "device" in line]
-    steps = {line.get("step", ""): line for line in lines if "device" not in line}
-    return [*runs, *steps.values()]
+def damaged(file: Path) -> list[str]:
+    """Texts of a file of records with one mistake: a value that is another or gone, or noise."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".json":
+        texts = [json.dumps(one, indent=1) for one in changed(json.loads(text))]
+    else:
+        lines = [json.loads(line) for line in text.splitlines()]
+        first = next(line for line in lines if "device" not in line)
+        head = "".join(f"{json.dumps(line)}\n" for line in lines if "device" in line)
+        texts = [f"{head}{json.dumps(one)}\n" for one in changed(first)]
+        text = f"{head}{json.dumps(first)}\n"
+    half = len(text) // 2
+    return ["", text[:half], *(text[:half] + noise + text[half:] for noise in NOISE), *texts]
 
 
-def text_of(data: list[dict] | dict) -> str:
-    if isinstance(data, dict):
-        return json.dumps(data, indent=1)
-    return "".join(f"{json.dumps(line)}\n" for line in data)
-
-
-def a_record(number: int, records: Path, whole: Callable[[str], list[dict] | dict]) -> Input:
-    """A file of `records` that is damaged; `whole` gives what is in a good one."""
-    r = random.Random(f"record {number}")
-    file = r.choice([*READERS])
-    path = records / file
-    if path.is_dir():  # the damage of an earlier one
-        path.rmdir()
-    path.write_text(text_of(whole(file)), encoding="utf-8")
-    return Input(f"{file}: {damage(path, r)}", READERS[file])
-
-
-def damage(path: Path, r: random.Random) -> str:
-    """Spoil a JSON file: a value is another, a key gone, new or another, the text is cut or has
-    something in it, the file is empty or a folder."""
-    text = path.read_text(encoding="utf-8")
-    how = r.choice(("value", "value", "value", "gone", "renamed", "new", "text", "folder", "empty"))
-    if how in ("value", "gone", "renamed", "new"):
-        lines = path.suffix == ".jsonl"
-        data = [*map(json.loads, text.splitlines())] if lines else json.loads(text)
-        owner, key = _somewhere(data, r)
-        what = f"{key} is {how}"
-        if how == "value":
-            owner[key] = r.choice(ODD_JSON)
-            what = f"{key} = {owner[key]!r}"
-        elif how == "gone":
-            del owner[key]
-        elif isinstance(owner, dict):
-            owner["another"] = owner[key] if how == "new" else owner.pop(key)
-        path.write_text(text_of(data), encoding="utf-8")
-        return what
-    if how == "folder":
-        path.unlink()
-        path.mkdir()
-        return "a folder"
-    at = r.randrange(len(text))
-    spoilt = r.choice(SPOILT)
-    text = "" if how == "empty" else text[:at] + (spoilt + text[at:] if spoilt else "")
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    return f"{spoilt[:9]!r} at {at}"
-
-
-def _somewhere(data: list | dict, r: random.Random) -> tuple[dict | list, str | int]:
-    """A place in a tree: the object or list, and the key in it."""
-    owner: dict | list = data
-    while True:
-        key = r.choice([*owner]) if isinstance(owner, dict) else r.randrange(len(owner))
-        inner = owner[key]
-        if not isinstance(inner, (dict, list)) or not inner or r.random() < 0.15:
-            return owner, key
-        owner = inner
+def changed(value: object) -> Iterator[object]:
+    """Copies of a tree in each of which one thing is another, or gone."""
+    yield from ODD_JSON
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield {name: one for name, one in value.items() if name != key}
+            yield from ({**value, key: other} for other in changed(inner))
+    elif isinstance(value, list) and value:
+        yield from ([other, *value[1:]] for other in changed(value[0]))
 
 
 # ---- command lines ------------------------------------------------------------------------------
