@@ -3,8 +3,7 @@ it is given or tell what is wrong with it."""
 
 from __future__ import annotations
 
-import contextlib
-import io
+import functools
 import json
 import random
 import re
@@ -163,7 +162,7 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("record.of_family", record.of_family, ["grid", "float32"], {}),
             ("comparison_cases", helpers.comparison_cases, ["float32", "nvidia-h200"], {}),
             ("timings", helpers.timings, [{"01_naive": naive.code}, "float32", "grid"], {}),
-            ("predict", _quiet(helpers.predict), ["01_naive", 0.3], {}),
+            ("predict", helpers.predict, ["01_naive", 0.3], {}),
             ("sass", helpers.sass, ["01_naive"], {}),
             ("opcodes", helpers.opcodes, ["07_warp", REFERENCE_SHAPE, "float32"], {}),
             ("loads_in_a_row", helpers.loads_in_a_row, ["01_naive"], {}),
@@ -171,17 +170,17 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("profile.of", _profiled, ["01_naive", *REFERENCE_SHAPE, "float32"], {}),
             ("profile.busy", seen.busy, ["dram"], {}),
             ("profile.waiting_warps", seen.waiting_warps, ["barrier"], {}),
-            ("show.kernel", _quiet(helpers.show.kernel), ["01_naive.cu"], {}),
-            ("draw.step", _quiet(draw.step), [record, record], {"mine": 0.3}),
-            ("draw.sectors", _quiet(draw.sectors), [trace], {}),
-            ("draw.banks", _quiet(draw.banks), [trace], {}),
-            ("draw.moves", _quiet(draw.moves), [trace], {}),
-            ("draw.owners", _quiet(draw.owners), [trace], {}),
-            ("draw.life", _quiet(draw.life), [trace, 0], {}),
-            ("draw.reduction", _quiet(draw.reduction), [trace, 0], {}),
-            ("draw.messages", _quiet(draw.messages), [trace], {}),
-            ("draw.baselines", _quiet(draw.baselines), [helpers.comparison_cases("float32")], {}),
-            ("draw.machine", _quiet(draw.machine), ["warp"], {}),
+            ("show.kernel", helpers.show.kernel, ["01_naive.cu"], {}),
+            ("draw.step", draw.step, [record, record], {"mine": 0.3}),
+            ("draw.sectors", draw.sectors, [trace], {}),
+            ("draw.banks", draw.banks, [trace], {}),
+            ("draw.moves", draw.moves, [trace], {}),
+            ("draw.owners", draw.owners, [trace], {}),
+            ("draw.life", draw.life, [trace, 0], {}),
+            ("draw.reduction", draw.reduction, [trace, 0], {}),
+            ("draw.messages", draw.messages, [trace], {}),
+            ("draw.baselines", draw.baselines, [helpers.comparison_cases("float32")], {}),
+            ("draw.machine", draw.machine, ["warp"], {}),
         )
     )
 
@@ -190,23 +189,9 @@ def _profiled(*args) -> float:
     return profile.of(*args).issuing
 
 
-_TRACES: list = []
-
-
+@functools.cache
 def _trace():
-    if not _TRACES:
-        y = np.empty_like(X)
-        kernel = load("03_shared").bind(4, 64)
-        _TRACES.append(kernel.simulate(X, y, watch=True))
-    return _TRACES[0]
-
-
-def _quiet(function: Callable) -> Callable:
-    def quiet(*args, **named):
-        with contextlib.redirect_stdout(io.StringIO()):
-            return function(*args, **named)
-
-    return quiet
+    return load("03_shared").bind(4, 64).simulate(X, np.empty_like(X), watch=True)
 
 
 def an_argument(number: int) -> Input:

@@ -7,7 +7,6 @@ rounds differs within a warp, by one or by many.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -158,17 +157,6 @@ def fill(cols: int) -> Launch:
     return Launch(ROWS, 32, [np.zeros_like(y), cols], {0: y})
 
 
-def flat(launch: Callable[..., Launch]) -> Callable[..., Launch]:
-    """Arguments have one dimension, and so has what must be in them."""
-
-    def one(*shape: int) -> Launch:
-        made = launch(*shape)
-        expected = {place: values.reshape(-1) for place, values in made.expected.items()}
-        return replace(made, expected=expected)
-
-    return one
-
-
 def _kernels() -> Iterator[tuple[str, Callable[..., Launch], tuple[tuple[int, ...], ...]]]:
     yield "row_sum", warp_for_row, COLUMNS
     yield "row_dot", dot, COLUMNS
@@ -196,7 +184,7 @@ def _kernels() -> Iterator[tuple[str, Callable[..., Launch], tuple[tuple[int, ..
     yield "row_bytes", per_row(total, np.uint8), COLUMNS
 
 
-RAGGED = tuple(Kernel(name, FILE, flat(launch), shapes) for name, launch, shapes in _kernels())
+RAGGED = tuple(Kernel(name, FILE, launch, shapes) for name, launch, shapes in _kernels())
 
 
 def ragged() -> list[Case]:

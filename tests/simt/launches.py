@@ -43,7 +43,7 @@ class Launch:
         return [
             place
             for place, values in self.expected.items()
-            if not np.array_equal(arguments[place], values)
+            if not np.array_equal(arguments[place], np.ravel(values))
         ]
 
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from helpers.simt import KernelText, UnsupportedPTX, simulate
+from helpers.simt import KernelText, simulate
 
 TYPES = {"E4M3": ml_dtypes.float8_e4m3fn, "E5M2": ml_dtypes.float8_e5m2}
 LARGEST = {"E4M3": 448, "E5M2": 57344}
@@ -68,13 +68,3 @@ def test_every_code(kind: str) -> None:
     assert np.array_equal(y, expected, equal_nan=True)
     zero = y == 0
     assert np.array_equal(np.signbit(y[zero]), np.signbit(expected[zero]))
-
-
-@pytest.mark.parametrize(
-    "ptx", ["cvt.rn.e4m3x2.f32 h, f, f", "cvt.rn.satfinite.relu.e5m2x2.f32 h, f, f"]
-)
-def test_other_forms_are_refused_by_name(ptx: str) -> None:
-    inside = ".reg .b16 h; .reg .f32 f; mov.f32 f, 0f00000000; " + ptx
-    text = f'extern "C" __global__ void k() {{ asm volatile("{{ {inside}; }}"); }}'
-    with pytest.raises(UnsupportedPTX, match=ptx.split()[0]):
-        simulate(KernelText(text, "k"), 1, 32, ())

@@ -150,6 +150,8 @@ def test_every_comparison_is_in_the_table() -> None:
         "cvt.rn.ftz.f16.f64",
         "cvt.bf16.s32",
         "cvt.s32.f16",
+        "cvt.rn.e4m3x2.f32",
+        "cvt.rn.satfinite.relu.e5m2x2.f32",
     ],
 )
 def test_other_forms_are_refused_by_name(ptx: str) -> None:
