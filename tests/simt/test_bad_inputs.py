@@ -240,6 +240,8 @@ __global__ void k(const float* x, float* y, int n) {
     if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] + c + w[0];
 }"""
 OVERLAPPING = np.zeros(40, np.float32)
+READ_ONLY = np.zeros(32, np.float32)
+READ_ONLY.flags.writeable = False
 # (what is passed instead, the beginning of the sentence)
 WRONG_CALLS = [
     ({"kernel": KernelText("k.cu", "k")}, "the code of a kernel is its source, not"),
@@ -262,6 +264,7 @@ WRONG_CALLS = [
     ),
     ({"args": (X.data, Y, 3)}, "x is a memoryview, the kernel takes float*: pass"),
     ({"args": (np.array([None]), Y, 3)}, "x is an array of objects, the kernel takes fl"),
+    ({"args": (X, READ_ONLY, 3)}, "y is read-only, and the kernel"),
     ({"args": (OVERLAPPING[:32], OVERLAPPING[8:], 3)}, "y overlaps x, which the SIMT"),
     ({"args": (Path("x.npy"), Y, 3)}, "x is PosixPath('x.npy'), the kernel"),
     ({"arch": "compute_999"}, "NVRTC rejects a compiler option: invalid"),

@@ -22,17 +22,6 @@ def test_options_reach_the_compiler(run: Run) -> None:
     assert y.tolist() == [42] * 32
 
 
-def test_the_kernel_asked_for_is_the_one_that_runs() -> None:
-    code = "".join(
-        f'extern "C" __global__ void {name}(int* y) {{ y[threadIdx.x] = {number}; }}\n'
-        for number, name in enumerate(("k1", "k", "kk"))
-    )
-    for number, name in enumerate(("k1", "k", "kk")):
-        y = np.full(32, -1, np.int32)
-        simulate(cupy.RawKernel(code, name), 1, 32, (y,))
-        assert y.tolist() == [number] * 32
-
-
 # ---- refusals -----------------------------------------------------------------------------------
 
 
