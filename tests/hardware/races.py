@@ -3,39 +3,25 @@ which is compiled once; each right as it stands, and its racy twin."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 from tests.simt.global_races import CASES, RULES, kernel_name
-from tests.simt.launches import Launch, Planted
-
-KIND = "race on global memory"
+from tests.simt.launches import Launch
 
 
-@dataclass(frozen=True)
-class Race(Planted):
-    """A kernel, or its racy twin. Its mark has no line: a race has two."""
-
-    cooperative: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{self.file}/{self.kernel}"
-
-    @property
-    def code(self) -> str:
-        return RULES.source
-
-    @property
-    def marks(self) -> list[tuple[str, int]]:
-        return [(KIND, 0)] if self.bug else []
+def _race(rule: str, racy: bool) -> SimpleNamespace:
+    """As `Planted` of tests/simt/launches.py. Its mark has no line: a race has two."""
+    one = CASES[rule]
+    return SimpleNamespace(
+        file=RULES.file,
+        kernel=kernel_name(rule, racy),
+        code=RULES.source,
+        options=(),
+        launch=Launch(one.grid, one.block, one.arrays()),
+        marks=[("race on global memory", 0)] if racy else [],
+        cooperative=one.cooperative,
+    )
 
 
-def _races():
-    for rule, one in CASES.items():
-        launch = Launch(one.grid, one.block, one.arrays())
-        for racy in (True, False):
-            name, together = kernel_name(rule, racy), one.cooperative
-            yield Race(RULES.file, name, launch, bug=racy, cooperative=together)
-
-
-RACES = {race.name: race for race in _races()}
+_ALL = [_race(rule, racy) for rule in CASES for racy in (True, False)]
+RACES = {f"{one.file}/{one.kernel}": one for one in _ALL}

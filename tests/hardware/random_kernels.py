@@ -41,17 +41,16 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, default=DATA, metavar="FILE")
     parser.add_argument("--compare", action="store_true", help="run the machine, name what differs")
     options = parser.parse_args(arguments)
     if options.compare:
-        wrong = [text for batch in batches() for text in differences(batch, stored(options.out))]
+        wrong = [text for batch in batches() for text in differences(batch, stored())]
         print("\n".join([*wrong, f"{len(wrong)} of {2 * COUNT} differ"]))
         return 1 if wrong else 0
     if not has_gpu():
         print("needs a GPU, and CuPy finds none", file=sys.stderr)
         return 1
-    return record(options.out)
+    return record()
 
 
 def batches() -> list[list[Program]]:
@@ -68,9 +67,9 @@ def digest(results: list[np.ndarray]) -> str:
     return hashlib.sha256(b"".join(one.tobytes() for one in results)).hexdigest()[:16]
 
 
-def stored(path: Path = DATA) -> dict[str, dict]:
-    """Name -> {"source": hash, "results": digest}; empty while nobody has recorded."""
-    return json.loads(path.read_text())["programs"] if path.exists() else {}
+def stored() -> dict[str, dict]:
+    """Name -> {"source": hash, "results": digest}"""
+    return json.loads(DATA.read_text())["programs"]
 
 
 def differences(batch: list[Program], known: dict[str, dict]) -> list[str]:
@@ -104,15 +103,15 @@ def on_gpu(batch: list[Program]) -> dict[str, dict]:
     return found
 
 
-def record(out: Path) -> int:
+def record() -> int:
     programs = {name: one for batch in batches() for name, one in on_gpu(batch).items()}
     head = {
         "device": describe_device(),
         "versions": describe_versions(),
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
-    write_data(out, {**head, "programs": programs})
-    print(f"wrote {out}: {len(programs)} kernels")
+    write_data(DATA, {**head, "programs": programs})
+    print(f"wrote {DATA}: {len(programs)} kernels")
     return 0
 
 

@@ -2,6 +2,8 @@
 not: a rule a kernel, as in global_races.py. Each is right as it stands; what is replaced in it
 makes it racy."""
 
+import re
+
 from tests.simt.global_races import BLOCKS, WARP, Case, Rules
 
 # ---- a flag in shared memory that guards `data`, in shared or global memory ----
@@ -295,17 +297,12 @@ SPLIT = [
 ]  # fmt: skip
 
 
+WORDS = {"ARRIVE": ARRIVE, "RELAXED": ARRIVE.replace("arrive", "arrive.relaxed")}
+WORDS |= {"WAIT": WAIT, "OTHER": OTHER, "FENCE": FENCE}
+
+
 def _written_out(text: str) -> str:
-    relaxed = ARRIVE.replace("arrive", "arrive.relaxed")
-    for name, code in (
-        ("ARRIVE", ARRIVE),
-        ("RELAXED", relaxed),
-        ("WAIT", WAIT),
-        ("OTHER", OTHER),
-        ("FENCE", FENCE),
-    ):
-        text = text.replace(name, code)
-    return text
+    return re.sub("|".join(WORDS), lambda word: WORDS[word[0]], text)
 
 
 for _rule, _body, _spoil, _says in SPLIT:

@@ -24,31 +24,28 @@ PLANTED = {
 }
 
 
-def findings(body: str, *values, parameters: str = "int* y, int n") -> Findings:
-    code = FILE + kernel(body, parameters)
-    return simulate(KernelText(code, "k"), 2, 32, (*values, 5)).findings
+def findings(body: str) -> Findings:
+    code = FILE + kernel(body, "int* y, int n")
+    return simulate(KernelText(code, "k"), 2, 32, (np.zeros(64, np.int32), 5)).findings
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_thread_that_divides_by_zero_is_named(name: str) -> None:
     body, wrong, right = PLANTED[name]
-    (found,) = findings(body, np.zeros(64, np.int32))
+    (found,) = findings(body)
     assert (found.kind, found.line, found.thread, found.count) == (KIND, 5, (5, 0, 0), 1)
     assert found.message == "the divisor is 0, and the result is unspecified"
-    assert not findings(body.replace(wrong, right), np.zeros(64, np.int32))
+    assert not findings(body.replace(wrong, right))
 
 
-def test_a_divisor_that_all_threads_share_counts_once_per_thread() -> None:
-    (found,) = findings("y[i] = i / (n - 5);", np.zeros(64, np.int32))
+def test_a_shared_divisor_counts_once_per_thread_and_a_float_may_be_zero() -> None:
+    (found,) = findings("y[i] = i / (n - 5);")
     assert (found.kind, found.count) == (KIND, 64)
-
-
-def test_floats_may_be_divided_by_zero() -> None:
-    body = "y[i] = i / float(n - i) + float(i / double(n - i)) + __fdividef(i, n - i);"
-    assert not findings(body, np.zeros(64, np.float32), parameters="float* y, int n")
+    quotients = "i / float(n - i) + float(i / double(n - i)) + __fdividef(i, n - i)"
+    assert not findings(f"y[i] = isinf({quotients});")
 
 
 def test_an_undefined_divisor_is_reported_as_what_it_is() -> None:
     body = "__shared__ int s[64]; if (n > 9) s[i] = 1; __syncthreads(); y[i] = 100 / s[i % 32];"
-    (found,) = findings(body, np.zeros(64, np.int32))
+    (found,) = findings(body)
     assert found.kind == "read of unwritten shared memory"

@@ -110,15 +110,6 @@ def test_what_hangs_over_the_end_of_a_row_is_a_bug_as_a_whole() -> None:
     assert "8 bytes not inside any array: byte 24 of row 0" in found[0].message
 
 
-def test_a_stride_of_another_matrix_is_found() -> None:
-    x, _ = matrix(COLS + 3, 0)
-    y, _ = matrix(COLS + 3, 0)
-    found = run(CODE, x, y, strides=(COLS, COLS + 3)).findings
-    assert [(one.kind, one.count, one.thread) for one in found] == [
-        ("out-of-bounds load", 3 + 3, (0, 0, 0))
-    ]
-
-
 def test_copies_of_whole_pieces_stay_in_a_row() -> None:
     x, _ = matrix(COLS + 4, 0)
     y, _ = matrix(COLS + 8, 0)
