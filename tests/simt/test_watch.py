@@ -3,8 +3,6 @@
 What each lane touches and in which order is worked out here by hand, from the source.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -279,22 +277,6 @@ def test_true_keeps_every_line_and_every_event() -> None:
     ]
     assert [event.kind for event in everything.events] == [event.kind for event in named.events]
     assert not tree_trace(2, watch=False).accesses and not tree_trace(2, watch=False).events
-
-
-def test_true_counts_a_header_for_the_line_that_calls_it(tmp_path: Path) -> None:
-    (tmp_path / "first.h").write_text(
-        "__device__ __forceinline__ float first(const float* x) { return x[0]; }\n"
-    )
-    code = """#include "first.h"
-extern "C" __global__ void one(const float* x, float* y)
-{
-    y[threadIdx.x] = first(x);
-}
-"""
-    kernel = KernelText(code, "one", (f"-I{tmp_path}",))
-    args = np.ones(32, np.float32), np.zeros(32, np.float32)
-    trace = simulate(kernel, 1, 32, args, watch=True)
-    assert {access.line for access in trace.accesses} == {4}
 
 
 def test_a_trace_knows_what_it_was_given() -> None:
