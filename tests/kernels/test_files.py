@@ -28,7 +28,7 @@ from helpers.problem.problem import MAX_INT, Problem
 from helpers.run.bound import Kernel, kernel_of
 from helpers.run.references import make_inputs, outputs
 from helpers.simt import cache
-from helpers.simt.compile import CompileError, compile_ptx, include_folders, toolkit_versions
+from helpers.simt.compile import CompileError, include_folders, toolkit_versions
 from helpers.simt.cuda_text import kernel_names, signature, strip_comments, token_hash
 
 CONDITION = ast.Compare | ast.BoolOp  # 0 or 1
@@ -315,15 +315,3 @@ def test_every_include_compiles_alone_and_serves_two_kernels() -> None:
         users = sum(f'include/{path.name}"' in text or f'"{path.name}"' in text for text in texts)
         assert users >= 2 - (path.name in OF_ONE_KERNEL), f"{path.name} is included by {users} file"
         assert "#pragma once\n" in path.read_text() and len(path.read_text().splitlines()) <= 130
-
-
-def test_plain_compilation_catches_a_missing_device() -> None:
-    """The check above can fail: this compiles with CuPy's options and not without."""
-    code = """
-    float twice(float value) { return 2.0f * value; }
-    extern "C" __global__ void kernel(float* y) { y[0] = twice(y[0]); }
-    """
-    compile_ptx(code)
-    with pytest.raises(CompileError, match="is considered a host function"):
-        compile_plain(code, "compute_90")
-    assert compile_plain(code.replace("float twice", "__device__ float twice"), "compute_90") == ""
