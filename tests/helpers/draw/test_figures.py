@@ -285,16 +285,6 @@ def test_what_several_lanes_load_is_hatched(shown: Shown) -> None:
     assert sum(box.get_hatch() == "////" for box in boxes) == 32
 
 
-def test_words_that_cannot_be_read_are_found(shown: Shown) -> None:
-    figure, axes = style.chart("Words")
-    figure.text(0.98, 0.5, "four words behind the edge", size=12)
-    for text, size, colour in (("one", 12, "black"), ("two", 8, "black"), ("three", 12, "#bbb")):
-        axes.text(0.5, 0.5, text, size=size, color=colour)
-    found = " ".join(complaints(figure))
-    for piece in ("'two' has 8 points", "lies on 'two'", "is cut off", "'three' has a contrast of"):
-        assert piece in found
-
-
 @pytest.mark.parametrize(
     ("draw_it", "message"),
     [
