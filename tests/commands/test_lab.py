@@ -282,6 +282,6 @@ def test_saving_by_the_server_leaves_git_clean(tmp_path: Path) -> None:
                     server.ask(page, "PUT", body)
     finally:
         server.process.terminate()
-        server.process.wait(20)
-    assert server.git("status", "--porcelain") == ""
+        status = server.process.wait(20)
+    assert status == 0 and server.git("status", "--porcelain") == ""
     assert source(server.root / "mine" / FIRST).endswith("My note.")

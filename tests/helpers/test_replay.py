@@ -87,6 +87,12 @@ def test_an_edited_kernel_has_no_recorded_time(monkeypatch, capsys) -> None:
     draw.curves(lines, "Both", "columns", "fraction of a copy", "Only one is timed.")
 
 
+def test_shapes_of_no_family_are_refused() -> None:
+    for shapes in ("nope", ["grid"]):
+        with pytest.raises(ValueError, match="shapes are one of grid, .*, not "):
+            replay.timings({"01_naive": source("01_naive.cu")}, shapes=shapes)
+
+
 def test_an_older_kernel_has_the_times_recorded_for_it(monkeypatch) -> None:
     record = load_record("01_naive")
     older = [replace(case, kernel_hash=token_hash("int older;")) for case in record.cases[:2]]

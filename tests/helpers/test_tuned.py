@@ -150,6 +150,7 @@ def test_what_is_faster_together_is_found_confirmed_and_kept(machine, capsys) ->
     assert launch["block"] == 192 and launch["RESIDENT"] == 13, found.trial
     assert found.dtypes == ["float16", "bfloat16"]
     assert len(found.rule_us) == len(found.trial_us) == 15, "confirmed with more samples"
+    assert f"{found.problem.place(True)}: {found.trial}" in capsys.readouterr().out
     asked = len(machine.asked)
     assert run() == 0 and len(machine.asked) == asked, "nothing is timed again"
     tuned._by_rule.cache_clear()

@@ -16,6 +16,7 @@ from helpers.measure.comparison import comparison_cases
 from helpers.measure.records import load_record
 from helpers.page import draw
 from helpers.page.draw import style
+from helpers.page.draw.charts import QUIET
 from helpers.page.draw.life import sent
 from helpers.page.draw.reduction import follow
 from helpers.page.draw.style import digest_of
@@ -23,11 +24,12 @@ from helpers.problem.shapes import FEW_SHAPES
 from helpers.run.bound import load
 from helpers.simt import KernelText, Trace, simulate
 from helpers.simt.cuda_text import kernel_names
-from tests.helpers.draw.looks import Shown, complaints
+from tests.helpers.draw.looks import Shown, complaints, texts
 from tests.made_up import comparison_case
 
 matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.collections import LineCollection  # noqa: E402
+from matplotlib.colors import to_hex  # noqa: E402
 from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
@@ -283,6 +285,15 @@ def test_what_several_lanes_load_is_hatched(shown: Shown) -> None:
     SAID["several owners"][0]()
     boxes = shown.take()[0].findobj(Rectangle)
     assert sum(box.get_hatch() == "////" for box in boxes) == 32
+
+
+def test_keys_and_colours_are_of_what_is_drawn(shown: Shown) -> None:
+    SAID["the middle of a sector"][0]()
+    words = {text.get_text() for text in texts(shown.take()[0])}
+    assert {"requested", "fetched along"} <= words and "not stored" not in words
+    SAID["bars"][0]()
+    one, two = (to_hex(bar.get_facecolor()) for bar in shown.take()[0].axes[0].patches)
+    assert one == QUIET.lower() != two
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def build_at(asked, rows: int, cols: int, gap=(0, 0), start=(True, True), inner:
         ("best", "1..12x200..216", "bfloat16", H200, False),
         ("best", "14..18x8185..8195", "float32", H200, False),
         ("best", "1..2x1..90", "float32", A100, False),
+        ("best", "1..2x245760..245770", "float32", H200, False),  # a plan of 09 covers those of 08
         ("best", "1..600x1000", "bfloat16", H200, True),
         ("best", "1..16x200000..202000", "float32", H200, True),
         ("best", "1..2147483647x32000", "float16", H200, False),
