@@ -33,16 +33,6 @@ def test_a_kernel_becomes_one_file(tmp_path: Path, capsys) -> None:
     assert not re.search(r"/(work|home|tmp)/", text)
 
 
-@pytest.mark.parametrize("language", ["cpp", "torch", "cupy"])
-def test_each_language_has_its_file(language: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    shapes = ["8x32000"] if language == "cpp" else []  # Python takes every shape
-    assert exported("best", *shapes, "--as", language, "--name", "fast") == 0
-    assert [*tmp_path.iterdir()] == [tmp_path / "exports"]
-    (file,) = (tmp_path / "exports").iterdir()
-    assert file.name == ("fast.cu" if language == "cpp" else "fast.py")
-
-
 def test_the_folder_of_exports_is_not_gits() -> None:
     listed = (ROOT / ".gitignore").read_text().splitlines()
     assert f"/{FOLDER}/" in listed

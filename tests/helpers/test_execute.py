@@ -13,7 +13,7 @@ from helpers.run.execute import KernelBug, device_dtype, enqueue, prepare, to_gp
 from helpers.run.launch import launch
 from helpers.run.references import make_input, poisoned
 from helpers.simt import CompileError, span
-from tests.helpers.sources import APART, TOGETHER, edited
+from tests.helpers.sources import APART, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -200,13 +200,3 @@ def test_gpu_enqueues_what_was_bound(dtype: str) -> None:
     expected = np.zeros_like(x)
     bound.run(x, expected)
     assert results == [expected.tobytes()] * 2 and not cupy.asnumpy(workspace[0]).any()
-
-
-@pytest.mark.gpu
-def test_gpu_runs_a_bound_cooperative_kernel_once() -> None:
-    bound = bind(TOGETHER, 3, 70)
-    x, y = make_input(3, 70), np.zeros((3, 70), np.float32)
-    bound.prepare()
-    on_gpu, result = to_gpu(x), to_gpu(y)
-    bound.enqueue(on_gpu, result, workspace=bound.workspace())
-    check_softmax(x, cupy.asnumpy(result))

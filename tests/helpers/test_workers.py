@@ -1,7 +1,6 @@
 """Work dealt out to GPUs, with workers that touch none: they say what they see or fail."""
 
 import os
-import pickle
 import time
 from collections import deque
 
@@ -95,9 +94,3 @@ def test_names_of_gpus(monkeypatch) -> None:
     assert [campaign.gpu_names(jobs) for jobs in (1, 2, 8)] == [["0"], ["0", "1"], ["0", "1"]]
     monkeypatch.setenv(VISIBLE, "4,GPU-ab")
     assert campaign.gpu_names(2) == ["4", "GPU-ab"]
-
-
-def test_failure_survives_the_way_to_another_process() -> None:
-    failure = pickle.loads(pickle.dumps(Failure("why", "who")))
-    assert (failure.reason, failure.culprit, str(failure)) == ("why", "who", "who: why")
-    assert str(Failure("why")) == "why"

@@ -2,6 +2,7 @@
 what it draws and with nothing else. nbval compares the digests of the figures in notebooks."""
 
 import copy
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -20,10 +21,11 @@ from helpers.page.draw.charts import QUIET
 from helpers.page.draw.life import sent
 from helpers.page.draw.reduction import follow
 from helpers.page.draw.style import digest_of
-from helpers.problem.shapes import FEW_SHAPES
+from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES
 from helpers.run.bound import load
 from helpers.simt import KernelText, Trace, simulate
 from helpers.simt.cuda_text import kernel_names
+from tests import made_up
 from tests.helpers.draw.looks import Shown, complaints, texts
 from tests.made_up import comparison_case
 
@@ -281,6 +283,21 @@ def test_a_figure_says_what_happened_and_can_be_read(name: str, shown: Shown) ->
     assert complaints(figure) == []
 
 
+def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, shown) -> None:
+    module = importlib.import_module("helpers.page.draw.step")  # helpers.draw.step is the function
+    beside = made_up.on_gpu(made_up.steady("07_warp", us=30.0), "NVIDIA H200")
+    monkeypatch.setattr(module, "recorded_beside", lambda record: [beside])
+    draw.step(made_up.record("07_warp", GRID_SHAPES))
+    axes = shown.take()[0].axes[0]
+    color = style.look("07_warp").color
+    assert {f"{color} :", f"{color} -"} < {
+        f"{x.get_color()} {x.get_linestyle()}" for x in axes.lines
+    }
+    names = {one.get_text(): one.get_fontweight() for one in axes.get_legend().get_texts()}
+    assert "NVIDIA H200, 2030-01-02" in names
+    assert [name for name, weight in names.items() if weight == "bold"] == ["07_warp"]
+
+
 def test_what_several_lanes_load_is_hatched(shown: Shown) -> None:
     SAID["several owners"][0]()
     boxes = shown.take()[0].findobj(Rectangle)
@@ -306,6 +323,7 @@ def test_keys_and_colours_are_of_what_is_drawn(shown: Shown) -> None:
         (partial(draw.heat, [1], [2], [[1]], "A", "b", "c", "So.", mark=[(3, 2)]), "is no .row"),
         (partial(draw.plans, [], "A", "So."), "points of one dtype are needed"),
         (partial(draw.baselines, []), "no cases"),
+        (partial(draw.series, [made_up.steady("01_x")], "axes"), "no record holds axes cases in"),
         (partial(draw.speedups, []), "no cases"),
         (partial(draw.machine, "thread"), "no part 'thread'; its parts: grid, .*, registers$"),
         (partial(draw.waiting, 0, 100), "must be positive"),

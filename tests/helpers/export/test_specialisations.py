@@ -71,15 +71,6 @@ def test_a_range_has_the_builds_of_its_shapes(
     assert needed - {None} == found if few else needed <= found | {None}
 
 
-def test_a_range_with_too_many_builds_says_how_many() -> None:
-    asked = export_request("07_warp", ["1..1000x1..1024"], "f", ["float32"], [H200])
-    needed = {build_at(asked, 1000, cols) for cols in range(1, 1025)}
-    with pytest.raises(
-        ExportError, match=rf"needs {len(needed)} specialisations, more than 64 in one file"
-    ):
-        specialisations(asked)
-
-
 def test_several_shapes_dtypes_and_gpus_add_up() -> None:
     gpus = [H200, Gpu(90, 114, 50 * 2**20)]
     dtypes = ["float32", "bfloat16"]
