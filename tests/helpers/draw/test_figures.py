@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 
 from helpers import bind, source
+from helpers.base import gpu
 from helpers.catalogue.registry import UNFUSED
 from helpers.catalogue.tuned import load_tuned
 from helpers.measure.comparison import comparison_cases
-from helpers.measure.records import load_record
+from helpers.measure.records import has_record, load_record, predictions
 from helpers.page import draw
 from helpers.page.draw import style
 from helpers.page.draw.charts import QUIET
 from helpers.page.draw.life import sent
 from helpers.page.draw.reduction import follow
 from helpers.page.draw.style import digest_of
+from helpers.page.replay import asked, keep
 from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES
 from helpers.run.bound import load
 from helpers.simt import KernelText, Trace, simulate
@@ -296,6 +298,31 @@ def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, s
     names = {one.get_text(): one.get_fontweight() for one in axes.get_legend().get_texts()}
     assert "NVIDIA H200, 2030-01-02" in names
     assert [name for name, weight in names.items() if weight == "bold"] == ["07_warp"]
+
+
+def marks(figure) -> set[tuple[float, float]]:
+    """(share, row) of the hollow marks."""
+    hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "none"]
+    return {(x, y) for line in hollow for x, y in line.get_xydata().tolist()}
+
+
+def test_the_readers_predictions_are_drawn_beside_ours_except_in_a_forced_replay(
+    tmp_path, monkeypatch, shown
+) -> None:
+    monkeypatch.setattr(importlib.import_module("helpers.page.replay"), "MINE", tmp_path)
+    monkeypatch.delenv(gpu.SWITCH, raising=False)
+    keep("01_naive", 0.06)
+    keep("07_warp", 0.5)
+    draw.ledger()
+    figure, _, sentence = shown.take()
+    steps = [step for step in asked() if has_record(step)]
+    ours = {(predictions()[step]["share"], row) for row, step in enumerate(steps)}
+    mine = {(0.06, steps.index("01_naive")), (0.5, steps.index("07_warp"))}
+    assert marks(figure) == ours | mine and complaints(figure) == []
+    assert " ".join(sentence.split()).endswith("Of your 2, 1 came within 10 percent.")
+    monkeypatch.setenv(gpu.SWITCH, "1")
+    draw.ledger()
+    assert marks(shown.take()[0]) == ours
 
 
 def test_what_several_lanes_load_is_hatched(shown: Shown) -> None:

@@ -8,6 +8,7 @@ import pytest
 from helpers.catalogue.dispatch import ANY_LENGTH, launch_of, plan_of
 from helpers.catalogue.registry import split_trial, steps
 from helpers.catalogue.store import read
+from helpers.measure import profiler
 from helpers.measure.bench import numbers_of
 from helpers.measure.gpu_arrays import host_arrays
 from helpers.measure.profiler import Launch, NsightCounters, SanitizerResult
@@ -136,3 +137,18 @@ def test_profiler_data_are_of_kernels_launches_and_protocol_as_they_are(file) ->
     for one in found:
         assert one.run.device["name"] == "NVIDIA H200"
         assert one.run.protocol == file.protocol
+
+
+# ---- machine instructions ----
+
+
+def test_loads_in_a_row_are_counted_up_to_whatever_else_stands_there(monkeypatch) -> None:
+    kept = "LDG.E.CONSTANT LDG.E MUFU.EX2 LDG.E LDGSTS.E STG.E LDG.E LDG.E LDG.E EXIT".split()
+    monkeypatch.setattr(profiler, "sass", lambda step: {"01_x": kept}[step])
+    assert profiler.loads_in_a_row("01_x") == [2, 1, 3]
+
+
+def test_loads_in_a_row_are_of_a_kernel_that_is_compiled_once() -> None:
+    assert profiler.loads_in_a_row("variants/00_copy_scalar")
+    with pytest.raises(KeyError, match="08_cluster"):
+        profiler.loads_in_a_row("08_cluster")
