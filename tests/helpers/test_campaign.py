@@ -99,6 +99,9 @@ def test_a_failure_ends_a_task_or_a_part_of_it(begun, culprit, failed, kept, cap
 # ---- what is measured again ---------------------------------------------------------------------
 
 
+WITH_TORCH = replace(made_up.RUN, versions={**VERSIONS, "torch": "1"})
+
+
 def of_protocol(**changes) -> Run:
     return replace(made_up.RUN, protocol={**bench.PROTOCOL, **changes})
 
@@ -109,12 +112,8 @@ def of_protocol(**changes) -> Run:
         ({}, {}, ""),
         *(({}, {name: "another"}, "versions changed") for name in VERSIONS),
         ({}, {"torch": "2.0"}, "versions changed"),
-        ({"run": replace(made_up.RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "1"}, ""),
-        (
-            {"run": replace(made_up.RUN, versions={**VERSIONS, "torch": "1"})},
-            {},
-            "",
-        ),  # not here now
+        ({"run": WITH_TORCH}, {"torch": "1"}, ""),
+        ({"run": WITH_TORCH}, {}, ""),  # not here now
         ({"kernel_hash": "0" * 16}, {}, "kernels changed"),
         ({"launch": {"grid": 1}}, {}, "kernels changed"),
         ({"run": of_protocol(version=1)}, {}, ""),  # what is still valid is not timed again
