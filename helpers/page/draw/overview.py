@@ -184,7 +184,7 @@ def figure_of_lost_time() -> tuple[Figure, list[Bar]]:
     axes.set_xlabel(f"milliseconds ({machine})")
     note = {"fontsize": 9.5, "fontweight": "normal"}
     axes.set_title("blue: needed, as in a copy; pale: lost", loc="right", **note)
-    loads.set_title("what 32 lanes\nload at once", loc="left", **note)
+    loads.set_title("what 32 threads\nload at once", loc="left", **note)
     loads.set(xlim=(0, ACROSS), ylim=axes.get_ylim())
     loads.axis("off")
     return figure, bars
