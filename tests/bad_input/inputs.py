@@ -229,7 +229,9 @@ def damaged(file: Path) -> list[str]:
     """Texts of a file of records with one mistake: a value that is another or gone, or noise."""
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".json":
-        texts = [json.dumps(one, indent=1) for one in changed(json.loads(text))]
+        few = dict([*json.loads(text).items()][:2])
+        text = json.dumps(few, indent=1)
+        texts = [json.dumps(one, indent=1) for one in changed(few)]
     else:
         lines = [json.loads(line) for line in text.splitlines()]
         first = next(line for line in lines if "device" not in line)
