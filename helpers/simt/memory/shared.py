@@ -395,15 +395,8 @@ def _wavefronts_of(slots: np.ndarray, first: np.ndarray, words: int, group: np.n
     wanted = (first[slots][:, None] + np.arange(words)).reshape(-1)
     # Number the groups apart from warp to warp: no warp has more than 32.
     groups = np.repeat(slots // WARP * WARP + slots % WARP // group[slots // WARP], words)
-    keys, _ = _runs(groups * (1 << 32) + wanted)  # a word that several lanes want counts once
-    banks, counts = _runs((keys >> 32) * BANKS + (keys & (BANKS - 1)))
+    # A word that several lanes want counts once. With counts np.unique sorts; hashing is slower.
+    keys, _ = np.unique(groups * (1 << 32) + wanted, return_counts=True)
+    banks, counts = np.unique((keys >> 32) * BANKS + (keys & (BANKS - 1)), return_counts=True)
     starts = np.flatnonzero(np.r_[True, np.diff(banks // BANKS) != 0])
     return int(np.maximum.reduceat(counts, starts).sum()), len(starts)
-
-
-def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(different values, how often each) of some, at least one. `np.unique` hashes, which for so
-    few takes several times as long."""
-    ordered = np.sort(values)
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    return ordered[starts], np.diff(np.r_[starts, len(ordered)])
