@@ -340,7 +340,7 @@ def _encoded(
                 f"{name} has {dtype.itemsize} bytes, the kernel takes {_described(parameter)}: "
                 "a dtype with align=True has a C struct's padding"
             )
-        if not _native(dtype):
+        if dtype != dtype.newbyteorder("="):
             raise TypeError(f"{name} has numbers in a byte order that is not this machine's")
         if not dtype.hasobject:
             return value.tobytes()
@@ -371,13 +371,6 @@ def _address(value, name: str, names: Sequence[str], memory: GlobalMemory) -> in
             f"numpy.ascontiguousarray({name})"
         )
     return memory.allocate(value, name)
-
-
-def _native(dtype: np.dtype) -> bool:
-    """Whether all numbers of a struct are in this machine's byte order."""
-    if dtype.subdtype:
-        return _native(dtype.base)
-    return dtype.isnative and all(_native(one[0]) for one in (dtype.fields or {}).values())
 
 
 def _plain(dtype: np.dtype) -> np.dtype:

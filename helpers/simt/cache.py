@@ -70,23 +70,31 @@ def read(name: str) -> bytes | None:
 def write(name: str, body: bytes) -> None:
     """Keep an entry; a folder that cannot be written to is no error, only slower."""
     global _written
-    folder, temporary = cache_folder(), None
+    folder = cache_folder()
     if folder is None:
         return
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number, temporary = tempfile.mkstemp(dir=folder, prefix=TEMPORARY)
-        with open(number, "wb") as file:
-            file.write(body + hashlib.sha256(body).digest())
-        os.replace(temporary, folder / name)
+        put(folder / name, body + hashlib.sha256(body).digest(), TEMPORARY)
     except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         return
     if _written % TRIM_EVERY == 0:
         trim(folder)
     _written += 1
+
+
+def put(path: Path, content: bytes, prefix: str, mode: int = 0o600) -> None:
+    """Write a file whole or not at all; until it is whole its name begins with `prefix`."""
+    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix)
+    try:
+        with open(number, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def trim(folder: Path, limit: int = LIMIT) -> None:

@@ -47,7 +47,6 @@ import math
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Collection
@@ -60,6 +59,7 @@ import numpy as np
 
 from . import interrupts, reports
 from .arguments import check_count, launch_shape, scalar
+from .cache import put
 from .cuda_text import C_DTYPES, Parameter, signature, variables
 from .geometry import Shape
 from .loading import listing, load_kernel
@@ -73,6 +73,8 @@ CANNOT = 2
 PATIENCE = 0.5  # seconds between two words on progress
 LONG = 10.0  # seconds after which a run says how long it will take, if no one can see its progress
 MANY = 1 << 32  # threads that may take hours
+# Errors whose message is a sentence.
+KNOWN = (ImportError, OSError, ValueError, TypeError, LookupError, RuntimeError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -359,27 +361,15 @@ def _write(path: Path, content: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(content, encoding="utf-8")
         return
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with open(number, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    put(path, content.encode(), f".{path.name}-", 0o644)
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"cannot read {error.filename}: {error.strerror}"
     said = error.args[0] if isinstance(error, KeyError) and error.args else error
-    known = isinstance(
-        error, ImportError | OSError | ValueError | TypeError | LookupError | RuntimeError
-    )
-    known = known or isinstance(error, MemoryError)
-    return str(said) if known and str(said) else f"{type(error).__name__}: {said}"
+    known = isinstance(error, KNOWN) and str(said)
+    return str(said) if known else f"{type(error).__name__}: {said}"
 
 
 def _show(text: str) -> None:

@@ -172,9 +172,7 @@ def simulate(
     if orders > 1:
         context.reporter.add_new(executed(backwards=True).reporter)
     context.global_memory.write_back()
-    total = Counters()
-    for line in context.lines.values():
-        total += line
+    total = sum(context.lines.values(), Counters())
     arrays = {
         name: Array(value.shape, value.dtype, 0 if value.flags.c_contiguous else value.strides[0])
         for name, value in zip(names, args, strict=True)

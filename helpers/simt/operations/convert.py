@@ -59,16 +59,9 @@ def _fails(a, b, *c, join: str = "", **modifiers) -> np.ndarray:
     return JOINS[join](found, *c) if c else found
 
 
-def _set(a, b, *c, result: str, **modifiers) -> np.ndarray:
-    """All ones, or 1.0 if the result is a float, where the comparison holds; else zero."""
-    true = DTYPES[result].type(1 if result == "f32" else -1 if result == "s32" else 2**32 - 1)
-    return np.where(holds(a, b, *c, **modifiers), true, DTYPES[result].type(0))
-
-
 for _begin, _sources in WITH_JOIN:
     form("setp", f"{_begin} ftz? kind:integer|float", _sources, "pred", _fails)(holds)
     form("setp", f"{_begin} ftz:ftz? kind:half", _sources, "pred", _fails)(holds)
-    form("set", f"{_begin} ftz? result:u32|s32|f32 kind:integer|float", _sources, "result")(_set)
 
 
 @form("selp", "T:integer|float", "T T pred")

@@ -98,12 +98,15 @@ def _half_holds(half: int, a, b, *c, kind: str, **modifiers) -> np.ndarray:
     return holds(a, b, *c, kind=part, **modifiers)
 
 
-def _half_set(a, b, *c, result: str, kind: str, **modifiers) -> np.ndarray:
-    """As `set`; of pairs, each half of the result is about that half of the sources."""
+def _set(a, b, *c, result: str, kind: str, **modifiers) -> np.ndarray:
+    """All ones, or 1.0 if the result is a float, where the comparison holds; else zero. Of pairs,
+    each half of the result is about that half of the sources."""
     pair = kind in PAIRS
     base = PAIRS.get(result, result)
     bits = np.dtype(np.uint16 if pair else f"uint{8 * DTYPES[base].itemsize}")
-    true = bits.type({"f16": 0x3C00, "bf16": 0x3F80}.get(base, np.iinfo(bits).max))
+    true = bits.type(
+        {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F800000}.get(base, np.iinfo(bits).max)
+    )
 
     def chosen(a, b) -> np.ndarray:
         joined = [one[:, None] if pair else one for one in c]
@@ -121,10 +124,11 @@ for _begin, _sources in WITH_JOIN:
         "pred",
         functools.partial(_half_holds, 1),
     )(functools.partial(_half_holds, 0))
+    form("set", f"{_begin} ftz? result:u32|s32|f32 kind:integer|float", _sources, "result")(_set)
     for _kind in (*HALVES, "f16x2", "bf16x2"):
         _results = "u32|s32" if _kind in PAIRS else "u16|s16|u32|s32"
         _modifiers = f"{_begin} ftz:ftz? result:{_kind}|{_results} kind:{_kind}"
-        form("set", _modifiers, _sources, "result")(_half_set)
+        form("set", _modifiers, _sources, "result")(_set)
 
 # ---- conversion ---------------------------------------------------------------------------------
 
