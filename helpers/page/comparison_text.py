@@ -156,8 +156,8 @@ def loss_lines(cases: Iterable[Comparison]) -> list[str]:
     lost = [case for case in cases if case.verdict == "LOSS"]
     return [
         f"Lost: {name_of(case.problem)}: {interval(case)} times as fast as "
-        f"{title(case.best_baseline)}, with {case.step}; {case.share(case.step):.2f} and "
-        f"{case.share(case.best_baseline):.2f} of a copy."
+        f"{title(case.best_baseline)}, with {case.step}: ours is at {case.share(case.step):.2f} "
+        f"of a copy, the baseline at {case.share(case.best_baseline):.2f}."
         for case in sorted(lost, key=lambda case: case.speedup)
     ]
 
@@ -174,7 +174,7 @@ def one_kernel_lines(cases: Sequence[Comparison]) -> list[str]:
     return [
         f"One kernel for the loss and its gradient is {least.value:.2f} ({at}) to "
         f"{most.value:.2f} times as fast as our two in sequence, and slower than them at {slower} "
-        f"of {len(speedups)} problems. Two passes over x instead of three would be 1.5 times."
+        f"of {len(speedups)} problems. Two passes instead of three would make it 1.5 times."
     ]
 
 
@@ -192,9 +192,9 @@ def unseen_lines(cases: Sequence[Unseen]) -> list[str]:
     return [
         *loss_lines(cases),
         f"Drawn with the seed {seeds}: {score(cases)}.",
-        f"Baselines that failed or were wrong: {failures}.",
-        f"A tuned plan replaces the rule's at {len(gains)}; it is more than {TOLERANCE:.0%} faster "
-        f"at {faster} and slower at {slower}.",
+        f"Baselines that failed or were wrong, and at how many problems: {failures}.",
+        f"At {counted(len(gains), 'problem')} a tuned plan replaces the rule's; it is more than "
+        f"{TOLERANCE:.0%} faster at {faster} of them and slower at {slower}.",
     ]
 
 

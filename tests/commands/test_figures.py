@@ -9,7 +9,6 @@ from helpers.commands import figures
 from helpers.measure.records import Case
 from helpers.page.draw import style
 from helpers.page.draw.style import digest_of
-from tests.made_up import comparison_case
 
 
 def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_path) -> None:
@@ -68,12 +67,6 @@ def test_a_damaged_record_is_told_and_nothing_is_written(monkeypatch, tmp_path, 
     assert figures.main([]) == 2 and not (tmp_path / "a.md").exists()
     said = capsys.readouterr().err
     assert said.startswith("nvidia-h200/steps.jsonl") and said.count("\n") == 1
-
-
-def test_a_score_counts_verdicts_and_names_the_worst_loss() -> None:
-    cases = [comparison_case(quack=us) for us in (12.0, 9.995, 9.95, 9.85, 8.0)]
-    said = "1 ahead, 1 level, 3 slower, of which 2 count as lost, the worst by 20.0%"
-    assert figures.unseen_score(cases) == said
 
 
 def test_without_records_the_summary_says_how_they_are_made(monkeypatch, tmp_path) -> None:
