@@ -17,7 +17,9 @@ PY := $(or $(PYTHON),$(VENV))
 # helpers/commands/install.py writes it last; it is older than a lock that git pull has just changed.
 READY := $(if $(PYTHON),,.venv/installed.txt)
 # An upgrade of the system's Python may remove the one that .venv links to: then .venv is made anew.
-$(shell test -x $(VENV) || rm -f .venv/installed.txt)
+ifeq ($(shell test -x $(VENV) && echo there),)
+.PHONY: $(READY)
+endif
 # make test also needs nvcc; it is installed again when its lock changes. This nvcc cannot link
 # programs with the packages of CUDA 12.
 NVCC := $(if $(PYTHON),,.venv/nvcc.txt)

@@ -35,7 +35,7 @@
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
               "WIDTH columns are one access: 1, 2 or 4, or 8 if each has 2 bytes");
 static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
-              "LANES is a power of two up to 32: a row's lanes begin at a multiple");
+              "LANES must be a power of two up to 32");
 static_assert(PACKS >= 1 && ROWS >= 1, "a lane has at least one pack of at least one row");
 
 // Neighbouring columns that one access moves: 2 to 16 bytes.

@@ -32,7 +32,7 @@
 #include "include/reductions.cuh"
 
 static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
-              "LANES is a power of two up to 32: a row's lanes begin at a multiple");
+              "LANES must be a power of two up to 32");
 
 extern "C" __global__ void __launch_bounds__(128)
 softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)

@@ -68,7 +68,7 @@ __device__ __forceinline__ Word larger(Word a, Word b) { return fmaxf(a, b); }
 #endif
 
 static_assert(LANES >= 2 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
-              "LANES is a power of two up to 32: a row's lanes begin at a multiple");
+              "LANES must be a power of two up to 32");
 static_assert(ITEMS >= 1 && MOVES >= 1, "ITEMS and MOVES must be at least 1");
 static_assert(RUN >= 1 && RUN % (32 / LANES) == 0, "RUN must be a multiple of 32 / LANES");
 static_assert(TURN == 0 || TURN == 1 && ITEMS >= 32 / LANES, "TURN must be 1 (yes) or 0 (no)");

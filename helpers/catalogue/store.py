@@ -86,8 +86,8 @@ class Observation:
         return True
 
     def is_valid_under(self, protocol: Protocol) -> bool:
-        """Whether it counts although a protocol is in force now. What another version measured
-        does; what the same version measured only if the protocol's text is the same too."""
+        """Whether it need not be measured again because of a protocol: what another version of it
+        measured stays valid; what the same version measured, only if the texts are equal too."""
         own = self.run.protocol
         return own["version"] != protocol["version"] or own == protocol
 

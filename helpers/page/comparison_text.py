@@ -137,10 +137,12 @@ def every_case() -> str:
 
 
 def score(cases: Sequence[Comparison]) -> str:
-    """ "113 cases: 101 ahead, 12 level"."""
+    """ "113 cases: 101 ahead, 11 level, 1 lost, the worst by 1.1%"."""
     counts = Counter(case.verdict for case in cases)
     named = dict(zip(VERDICTS, [*COUNTS[:-1], VERDICTS[-1]], strict=True))
     words = [f"{counts[verdict]} {name}" for verdict, name in named.items() if counts[verdict]]
+    lost = [case.speedup for case in cases if case.verdict == "LOSS"]
+    words += [f"the worst by {1 - min(lost):.1%}"] if lost else []
     return f"{counted(len(cases), 'case')}: {', '.join(words)}"
 
 

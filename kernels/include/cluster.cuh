@@ -27,7 +27,7 @@ static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "THREADS: 3
 static_assert(RESIDENT >= 1, "RESIDENT, the blocks per multiprocessor, must be at least 1");
 #endif
 
-constexpr int warps = THREADS / 32;       // of one row in a block
+constexpr int warps = THREADS / 32;       // of a block
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
 __device__ __forceinline__ unsigned shared_address(const void* shared)

@@ -225,6 +225,9 @@ ODD_JSON = (None, True, -1, 1.5, 10**30, "nope", [], {}, [None], float("nan"), 1
 NOISE = ("<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "\udce9")
 
 
+DAMAGED_TEXTS = 2 + len(NOISE)  # the first of `damaged`: none, half of it, with noise in it
+
+
 def damaged(file: Path) -> list[str]:
     """Texts of a file of records with one mistake: a value that is another or gone, or noise."""
     text = file.read_text(encoding="utf-8")

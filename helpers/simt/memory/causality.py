@@ -50,12 +50,18 @@ class Known:
 
     warps: np.ndarray
     threads: dict[int, int]
+    sorted: tuple[np.ndarray, np.ndarray] | None = None
 
     def holds(self, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Whether accesses of these threads at these times are among it."""
         result = times < self.warps[threads // WARP]
         if self.threads and not result.all():
-            result |= times < [self.threads.get(thread, 0) for thread in threads.tolist()]
+            if self.sorted is None:
+                names = np.array(sorted(self.threads), np.int64)
+                self.sorted = names, np.array([self.threads[int(name)] for name in names])
+            names, until = self.sorted
+            place = np.minimum(np.searchsorted(names, threads), len(names) - 1)
+            result |= (names[place] == threads) & (times < until[place])
         return result
 
 
@@ -110,6 +116,13 @@ class Lessons:
         self.starts = np.cumsum([0, *counts])[:-1]
         self.ends = np.array([one.end for one in self.entries], np.int64)
 
+    def add(self, one: Lesson) -> None:
+        self.entries.append(one)
+        self.starts = np.append(self.starts, len(self.slots))
+        self.slots = np.append(self.slots, one.slots)
+        self.times = np.append(self.times, np.full(len(one.slots), one.time))
+        self.ends = np.append(self.ends, one.end)
+
     def any(self, of_slots: np.ndarray) -> np.ndarray:
         """By entry, whether it holds for one of its threads; the last axis is that of `slots`."""
         return np.logical_or.reduceat(of_slots, self.starts, axis=-1)
@@ -139,6 +152,7 @@ class Causality:
         self.seen: dict[int, np.ndarray] = {}
         self.acquired: dict[int, Lessons] = {}  # by cluster of the batch
         self.observed: dict[int, Lessons] = {}
+        self.published: dict[tuple[int, int], tuple[tuple[int, int], Node]] = {}
         self.latest: dict[bytes, tuple[Node, ...]] = {}  # what these slots acquired last
         if self.beliefs:
             self.beliefs.start_batch(batch)
@@ -278,8 +292,8 @@ class Causality:
         if nodes and self.latest.get(slots.tobytes()) != nodes:  # a poll acquires again and again
             self.latest[slots.tobytes()] = nodes
             cluster = int(slots[0]) // self.per_cluster
-            known = self.acquired.get(cluster, NOTHING).entries
-            self.acquired[cluster] = Lessons([*known, Lesson(slots, self.order.now, nodes)])
+            lessons = self.acquired.setdefault(cluster, Lessons())
+            lessons.add(Lesson(slots, self.order.now, nodes))
             self.order.now += 1
 
     # ---- strong accesses ----
@@ -303,7 +317,7 @@ class Causality:
             self._acquire(np.array([slot]), _within(chains, scope))
             return
         cluster = slot // self.per_cluster
-        mine = self.observed.get(cluster, NOTHING)
+        mine = self.observed.setdefault(cluster, Lessons())
         for number in np.flatnonzero(mine.slots == slot).tolist():
             known = mine.entries[number]
             if known.flag.chains == chains:
@@ -318,8 +332,7 @@ class Causality:
                 return
         seen = Flag(chains, flag.line)
         nodes, now = _within(chains, scope), self.order.now
-        new = Lesson(np.array([slot]), now, nodes, flag=seen, scope=scope)
-        self.observed[cluster] = Lessons([*mine.entries, new])
+        mine.add(Lesson(np.array([slot]), now, nodes, flag=seen, scope=scope))
         self.order.now += 1
 
     def _told(self, slot: int, time: int) -> bool:
@@ -409,8 +422,11 @@ class Causality:
     def _fenced_node(self, slot: int, level: int) -> Node | None:
         """What came before the last fence of this thread; and what others of its cluster did
         before their own, where a barrier has told this thread since."""
-        order, time = self.order, int(self.fenced[level, slot])
-        row = self.seen[level][slot // WARP] if time else np.zeros(order.warps, np.int32)
+        order, stamp = self.order, (int(self.fenced[level, slot]), self.order.now)
+        known = self.published.get((slot, level))
+        if known and known[0] == stamp:
+            return known[1]
+        row = self.seen[level][slot // WARP] if stamp[0] else np.zeros(order.warps, np.int32)
         start = slot // self.per_cluster * self.per_cluster
         others = start + np.flatnonzero(self.fenced[level, start : start + self.per_cluster])
         until = self.fenced[level, others]
@@ -418,7 +434,11 @@ class Causality:
         told = (order.until(slot, others) > until) & (row[columns] <= until)
         told &= others != slot
         singles = dict(zip((others[told] + self.first).tolist(), until[told].tolist(), strict=True))
-        return self._publish(slot, time, row, singles) if time or singles else None
+        node = None
+        if stamp[0] or singles:
+            node = self._publish(slot, stamp[0], row, singles)
+        self.published[slot, level] = stamp, node
+        return node
 
     def _publish(self, slot: int, time: int, row: np.ndarray, singles: dict | None = None) -> Node:
         first = slot // self.per_cluster * self.order.warps + self.first // WARP

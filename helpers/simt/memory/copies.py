@@ -17,7 +17,7 @@ import numpy as np
 from ..geometry import Batch, Lanes
 from ..hardware import WARP
 from ..instructions import Instruction
-from .access import Access, stores_same
+from .access import Access
 from .global_memory import GlobalRaces
 from .races import THREAD
 from .shared import FREE, MBARRIER, WRITTEN, SharedMemory
@@ -98,12 +98,14 @@ class Copies:
         if not copy.data.size:
             return
         where = copy.places, copy.data.shape[1]
+        at = copy.places[:, None] + np.arange(where[1])
 
         def same(after: bool) -> np.ndarray:
+            bytes_ = self.shared.views[1].copy()
+            if after:
+                bytes_[at] = copy.data
             result = np.zeros(len(self.committed), bool)
-            if after:  # what is there before is not of this copy
-                bytes_ = self.shared.views[1].copy()
-                result[copy.slots] = stores_same(bytes_, copy.places, [*copy.data.T], after)
+            result[copy.slots] = after & (bytes_[at] == copy.data).all(axis=1)
             return result
 
         self.races.store(copy.places, copy.slots, Access(copy.instruction, where[1], 1), same)

@@ -77,7 +77,7 @@ class Order:
 
     def until(self, slots: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Up to when accesses of the threads `others` come before those of `slots` now."""
-        # Shifts, and a mask where it does: a quotient of whole arrays takes several times as long.
+        # Shifts, or a mask: a quotient of whole arrays takes several times as long.
         column, warps = others >> WARP_BITS, self.warps
         column = column & (warps - 1) if warps & (warps - 1) == 0 else column % warps
         seen = self.seen.reshape(-1)[(slots >> WARP_BITS) * warps + column]
