@@ -37,7 +37,6 @@ from ..page.comparison_text import (
     comparison_block,
     every_case,
     every_case_path,
-    score,
     unseen_block,
     unseen_groups_block,
     unseen_lines,
@@ -205,7 +204,7 @@ def unseen_summary() -> list[str]:
     return [
         f"- **Softmax on {len(cases)} shapes drawn at random**, none of them used for tuning, in "
         f"three dtypes on an {cases[0].run.device['name']}, against the best of {titles}: "
-        f"{score(cases).partition(': ')[2]}. The median speedup is {median:.2f} over the best "
+        f"{verdicts(cases).partition(': ')[2]} The median speedup is {median:.2f} over the best "
         f"baseline and {eager:.2f} over eager PyTorch.",
         "",
         f"![Speedup over the best baseline on shapes drawn at random]({named(UNSEEN)})",
