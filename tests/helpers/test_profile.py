@@ -36,12 +36,15 @@ def check_instructions(case: Place, seen: dict[str, float]) -> None:
     executed, found = seen["smsp__inst_executed.sum"], profile.of(*case)
     assert found.instructions_per_column == executed * 32 / 2**28
     assert found.instructions_per_row == executed / case.rows
-    if launch_of(case.step, Problem(*case[1:]))["grid"] < 8 * 132:
+    launch = launch_of(case.step, Problem(*case[1:]))
+    if launch["grid"] < 8 * 132:
         return  # SMs without a block do not count
     # The share of the slots is that of the instructions in those that the time has. The profiler
-    # counts them in different replays, whose times differ by up to a third.
+    # counts them in different replays, whose times differ by up to a third. Clusters of 16 leave
+    # 20 SMs without a block.
+    sms = 112 if launch.get("CLUSTER") == 16 else 132
     clocks = seen["gpu__time_duration.sum"] * 1e-9 * HERTZ
-    assert found.issuing == pytest.approx(executed / (clocks * 132 * 4), rel=0.4, abs=0.01)
+    assert found.issuing == pytest.approx(executed / (clocks * sms * 4), rel=0.33, abs=0.01)
 
 
 def check_warps(case: Place, seen: dict[str, float]) -> None:
