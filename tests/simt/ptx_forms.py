@@ -263,7 +263,7 @@ def cases(form: Form) -> list[tuple[int, ...]]:
             fresh = not chosen and chance.random() < 0.5
             case.append(anything(kind, chance) if fresh else chance.choice(column))
         found.append(tuple(case))
-    return [*form.first, *found]
+    return found
 
 
 # ---- running ------------------------------------------------------------------------------------
