@@ -157,6 +157,7 @@ class Profile:
         stalled = self._one_of(REASONS, why, counter)
         return SCHEDULERS * self.issuing * stalled
 
+    @checked
     def _one_of(self, known: tuple[str, ...], name: str, counter: str) -> float:
         if name not in known:
             raise ValueError(f"{name!r} is none of {', '.join(known)}")
