@@ -2,7 +2,7 @@
 
 CuPy and Jupyter need a writable home folder: a temporary one replaces it where it is missing or
 read-only, as in some containers. Ctrl-C ends a command with one line, and without any while
-it is imported.
+`helpers` is imported.
 """
 
 from __future__ import annotations

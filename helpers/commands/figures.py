@@ -174,15 +174,14 @@ def summary_block() -> str:
         f"kernels from {AT_THE_LIMIT:02} on reach {second.headline.share:.2f} to "
         f"{most.headline.share:.2f}, each at a large shape for which it is made. The exception is "
         f"`{farthest.step}`, {farthest.headline.share:.2f} at {farthest.headline.at.place()} "
-        "([all steps](docs/results.md)). Most of these kernels use a cache hint, the copy does not."
+        "([all steps](docs/results.md)). Most of these kernels use a cache hint; the copy does not."
     ]
     drawn = [case for name in GROUPS for case in load_unseen(group=name)]
+    at_random = f" Drawn at random, {verdicts(drawn)}" if drawn else ""
     lines += [
         *unseen_summary(),
         "- **Fused and related operations.** At shapes of our choice, "
-        f"{verdicts(around_cases(load_comparisons()))}"
-        + f" Drawn at random, {verdicts(drawn)}"
-        * bool(drawn),
+        f"{verdicts(around_cases(load_comparisons()))}{at_random}",
         "",
         "*Ahead* and *slower* mean by more than run-to-run variation and, for *ahead*, by more "
         f"than {TOLERANCE:.0%}. *Lost* is slower by more than {TOLERANCE:.0%}, or by less where "

@@ -1,5 +1,5 @@
 """Cross-entropy of the exported PyTorch file: losses and gradients against fp64, which calls reach
-a kernel, and what is left to PyTorch."""
+a kernel, and what PyTorch computes."""
 
 import pytest
 
